@@ -1,0 +1,3 @@
+//! The subcommands, one file each, with its `Args` and its `run`.
+
+pub(crate) mod demo;

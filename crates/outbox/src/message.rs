@@ -1,0 +1,267 @@
+//! What a producer writes: a message, and the id it gets.
+
+use std::fmt;
+
+use crate::error::OutboxError;
+use crate::queue::{Partitions, QueueName};
+
+pub(crate) const MAX_PAYLOAD_TYPE: usize = 1024;
+pub(crate) const MAX_KEY: usize = 1024;
+pub(crate) const MAX_HEADERS: usize = 64;
+pub(crate) const MAX_HEADER_NAME: usize = 256;
+pub(crate) const MAX_HEADER_VALUE: usize = 8192;
+
+/// The identity of a message, from enqueue to its end. Ascending within a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OutboxMessageId(pub i64);
+
+impl fmt::Display for OutboxMessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a message goes: a partition named outright, or the one its key hashes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    Partition(u32),
+    Key(String),
+}
+
+/// A message to enqueue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "a message exists once it is enqueued"]
+pub struct EnqueueMessage {
+    target: Target,
+    payload: Vec<u8>,
+    payload_type: String,
+    headers: Vec<(String, String)>,
+}
+
+impl EnqueueMessage {
+    /// A message to a partition of one's own choice, counted from 0.
+    pub fn to(
+        partition: u32,
+        payload: impl Into<Vec<u8>>,
+        payload_type: impl Into<String>,
+    ) -> Self {
+        Self::new(
+            Target::Partition(partition),
+            payload.into(),
+            payload_type.into(),
+        )
+    }
+
+    /// A message to the partition of its key: messages of one key stay in order. The key travels
+    /// with the message.
+    pub fn keyed(
+        key: impl Into<String>,
+        payload: impl Into<Vec<u8>>,
+        payload_type: impl Into<String>,
+    ) -> Self {
+        Self::new(Target::Key(key.into()), payload.into(), payload_type.into())
+    }
+
+    fn new(target: Target, payload: Vec<u8>, payload_type: String) -> Self {
+        Self {
+            target,
+            payload,
+            payload_type,
+            headers: Vec::new(),
+        }
+    }
+
+    /// Adds a header that travels with the message.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// The key, if it was made with one.
+    pub fn key(&self) -> Option<&str> {
+        match &self.target {
+            Target::Key(key) => Some(key),
+            Target::Partition(_) => None,
+        }
+    }
+
+    /// What is delivered, byte for byte.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// What the payload is.
+    pub fn payload_type(&self) -> &str {
+        &self.payload_type
+    }
+
+    /// The headers in the order they were added.
+    pub fn headers(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The partition this message goes to in a queue of so many. One that was named outright is
+    /// not checked here: enqueuing refuses it with [`OutboxError::PartitionOutOfRange`].
+    pub fn partition_in(&self, partitions: Partitions) -> u32 {
+        match &self.target {
+            Target::Partition(partition) => *partition,
+            Target::Key(key) => partitions.of_key(key),
+        }
+    }
+
+    /// Checks everything that can be checked before the database is asked, and answers the
+    /// partition.
+    pub fn validate(
+        &self,
+        queue: &QueueName,
+        partitions: Partitions,
+        max_payload: usize,
+    ) -> Result<u32, OutboxError> {
+        let partition = self.partition_in(partitions);
+        let max = u32::from(partitions.count()) - 1;
+        if partition > max {
+            return Err(OutboxError::PartitionOutOfRange {
+                queue: queue.as_str().to_owned(),
+                partition,
+                max,
+            });
+        }
+        if self.payload.len() > max_payload {
+            let size = self.payload.len();
+            return Err(OutboxError::PayloadTooLarge {
+                size,
+                max: max_payload,
+            });
+        }
+        if !is_printable(&self.payload_type, MAX_PAYLOAD_TYPE) {
+            return Err(OutboxError::InvalidPayloadType(excerpt(&self.payload_type)));
+        }
+        if let Some(key) = self.key().filter(|key| !is_storable(key, MAX_KEY)) {
+            return Err(OutboxError::InvalidKey(excerpt(key)));
+        }
+        self.validate_headers()?;
+        Ok(partition)
+    }
+
+    fn validate_headers(&self) -> Result<(), OutboxError> {
+        for (index, (name, value)) in self.headers.iter().enumerate() {
+            let first_of_its_name = self.headers[..index]
+                .iter()
+                .all(|(earlier, _)| earlier != name);
+            let valid = index < MAX_HEADERS
+                && first_of_its_name
+                && is_printable(name, MAX_HEADER_NAME)
+                && is_storable(value, MAX_HEADER_VALUE);
+            if !valid {
+                return Err(OutboxError::InvalidHeader(excerpt(name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 1 to `max` printable ASCII characters.
+fn is_printable(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+/// At most `max` bytes of text that every database can store.
+fn is_storable(text: &str, max: usize) -> bool {
+    text.len() <= max && !text.contains('\0')
+}
+
+/// Enough of a refused value to recognise it.
+fn excerpt(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTITIONS: Partitions = Partitions::of(4);
+    const MAX: usize = 1000;
+
+    fn validate(message: &EnqueueMessage) -> Result<u32, OutboxError> {
+        message.validate(&"orders".parse().unwrap(), PARTITIONS, MAX)
+    }
+
+    fn message() -> EnqueueMessage {
+        EnqueueMessage::to(3, b"{}", "application/json")
+    }
+
+    #[test]
+    fn a_message_carries_what_it_was_made_with() {
+        let message = EnqueueMessage::keyed("k", "body", "text/plain").header("a", "1");
+        let message = message.header("b", "2");
+        assert_eq!(message.key(), Some("k"));
+        assert_eq!(message.payload(), b"body");
+        assert_eq!(message.payload_type(), "text/plain");
+        assert_eq!(
+            message.headers().collect::<Vec<_>>(),
+            [("a", "1"), ("b", "2")]
+        );
+        assert_eq!(validate(&message).unwrap(), PARTITIONS.of_key("k"));
+    }
+
+    #[test]
+    fn limits_are_inclusive_and_empty_payloads_are_fine() {
+        let t = "t".repeat(1024);
+        for good in [
+            message(),
+            EnqueueMessage::to(0, [], "t"),
+            EnqueueMessage::to(0, vec![0; MAX], "~ t"),
+            EnqueueMessage::to(0, [0, 255, 254], t),
+            EnqueueMessage::keyed("", [], "t"),
+            EnqueueMessage::keyed("k".repeat(1024), [], "t"),
+            message().header("n".repeat(256), "ž".repeat(4096)),
+            (0..64).fold(message(), |message, n| message.header(format!("h{n}"), "")),
+        ] {
+            validate(&good).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_refusal_names_the_value_and_the_limit() {
+        let refused = |message| validate(&message).unwrap_err();
+        let to =
+            |payload: Vec<u8>, payload_type: &str| EnqueueMessage::to(0, payload, payload_type);
+        assert_eq!(
+            refused(EnqueueMessage::to(4, [], "t")).to_string(),
+            r#"partition 4 of queue "orders" does not exist: the highest is 3"#
+        );
+        assert_eq!(
+            refused(to(vec![0; MAX + 1], "t")).to_string(),
+            "payload of 1001 bytes is over the limit of 1000 bytes"
+        );
+        let long = "t".repeat(1025);
+        for payload_type in ["", "tab\t", "žluť", "nul\0", &long] {
+            let error = refused(to(vec![], payload_type));
+            assert!(
+                matches!(&error, OutboxError::InvalidPayloadType(_)),
+                "{error}"
+            );
+            assert!(
+                error.to_string().contains("1 to 1024 printable ASCII"),
+                "{error}"
+            );
+        }
+        for key in ["nul\0".to_owned(), "k".repeat(1025)] {
+            let error = refused(EnqueueMessage::keyed(key, [], "t"));
+            assert!(matches!(error, OutboxError::InvalidKey(_)), "{error}");
+        }
+        for bad in [
+            message().header("", "v"),
+            message().header("n", "nul\0"),
+            message().header("n", "v".repeat(8193)),
+            message().header("n".repeat(257), "v"),
+            message().header("twice", "1").header("twice", "2"),
+            (0..65).fold(message(), |message, n| message.header(format!("h{n}"), "")),
+        ] {
+            let error = refused(bad);
+            assert!(matches!(error, OutboxError::InvalidHeader(_)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Throw-away databases for this workspace's own tests.
+//!
+//! `scripts/with-servers` starts the servers and says in the environment where they are. Every test
+//! gets a database of its own on them, so tests run in parallel and never see each other; it is
+//! removed when the test ends, also when it fails. This crate knows nothing of outboxes.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `OUTBOX_TEST_DATABASES` | the databases that must take part: `postgres,mariadb,mysql,sqlite`. Unset: SQLite and those that have a URL |
+//! | `OUTBOX_TEST_POSTGRES_URL`, `OUTBOX_TEST_MARIADB_URL`, `OUTBOX_TEST_MYSQL_URL` | an account that may create databases |
+
+mod database;
+mod server;
+
+pub use database::{Database, with_database};
+pub use server::{Server, announce};
