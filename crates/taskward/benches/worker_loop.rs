@@ -8,7 +8,7 @@
 
 use std::alloc::System;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion};
@@ -25,7 +25,7 @@ const WORKERS: [usize; 4] = [1, 16, 256, 4096];
 
 /// Counts executions down to zero, then says so.
 struct Countdown {
-    left: AtomicU64,
+    left: AtomicI64,
     reached: Notify,
 }
 
@@ -39,14 +39,13 @@ impl WorkerAction for Count {
     type Error = std::convert::Infallible;
 
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, Self::Error> {
-        match self.countdown.left.fetch_sub(1, Ordering::Relaxed) {
-            1 => self.countdown.reached.notify_one(),
-            // Below zero: a saturated worker rests instead of counting on.
-            left if left == 0 || left > u64::MAX / 2 => {
-                self.countdown.left.store(0, Ordering::Relaxed);
-                return Ok(Directive::idle());
-            }
-            _ => {}
+        let left = self.countdown.left.fetch_sub(1, Ordering::Relaxed);
+        if left == 1 {
+            self.countdown.reached.notify_one();
+        }
+        // The countdown is over: a saturated worker rests until the next one.
+        if left <= 1 {
+            return Ok(Directive::idle());
         }
         Ok(self.directive)
     }
@@ -63,7 +62,7 @@ impl Crew {
         let cancel = CancellationToken::new();
         let mut crew = Self {
             countdown: Arc::new(Countdown {
-                left: AtomicU64::new(0),
+                left: AtomicI64::new(0),
                 reached: Notify::new(),
             }),
             notifiers: Vec::new(),
@@ -92,7 +91,9 @@ impl Crew {
 
     /// Every worker knows it has more to do until the countdown is over.
     async fn saturated(&self, executions: u64) {
-        self.countdown.left.store(executions, Ordering::Relaxed);
+        self.countdown
+            .left
+            .store(executions as i64, Ordering::Relaxed);
         for notify in &self.notifiers {
             notify.notify_one();
         }
@@ -104,7 +105,7 @@ impl Crew {
         let mut left = executions;
         while left > 0 {
             let round = left.min(self.notifiers.len() as u64);
-            self.countdown.left.store(round, Ordering::Relaxed);
+            self.countdown.left.store(round as i64, Ordering::Relaxed);
             for notify in &self.notifiers[..round as usize] {
                 notify.notify_one();
             }

@@ -10,7 +10,7 @@
 //! | what one run does, and when the next is due | [`action`] |
 //! | how fast a busy worker goes | [`pacing`] |
 //! | how many run at once, and how long a failing one rests | [`bulkhead`] |
-//! | a periodic knock | [`poker`] |
+//! | a periodic knock | [`mod@poker`] |
 //! | what observers see | [`listener`] |
 //! | the loop itself: wake-ups, errors, panics, cancellation | [`task`] |
 //! | many workers: spawning them, stopping them within a deadline | [`task_set`] |
