@@ -19,8 +19,13 @@ enum Command {
     Demo(commands::demo::Args),
 }
 
-fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Demo(args) => commands::demo::run(&args),
-    }
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Demo(args) => commands::demo::run(&args).await,
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("outbox: {error}");
+        ExitCode::FAILURE
+    })
 }

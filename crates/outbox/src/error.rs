@@ -82,6 +82,45 @@ pub enum OutboxError {
         allowed: String,
     },
 
+    /// The dead letter is not there, claimed by somebody, or ended already.
+    #[error("dead letter {0} is not pending: it does not exist, is being replayed or was ended")]
+    DeadLetterNotPending(i64),
+
+    /// The schema is missing, or of another version.
+    #[error(
+        "the schema has version {found}, but {expected} is needed: migrate first, or use \
+         `.auto_migrate()`"
+    )]
+    SchemaVersion {
+        /// The version that is there; 0 when there is none.
+        found: u32,
+        /// The version this library works with.
+        expected: u32,
+    },
+
+    /// The order names a message that is not there: somebody else deleted it.
+    #[error(
+        "message {seq} of partition {partition_id} is missing although it was not settled: the \
+         messages table was changed by somebody else"
+    )]
+    MissingMessage {
+        /// The partition, which stands still.
+        partition_id: i64,
+        /// The place of the missing message.
+        seq: i64,
+    },
+
+    /// The stored transaction ids belong to another cluster: the database was restored from a dump
+    /// or failed over logically. Sequencing stops until an operator has looked.
+    #[error(
+        "partition {partition_id} was last sequenced in another database cluster: after a restore \
+         run the repair command before anything else"
+    )]
+    ForeignTransactionIds {
+        /// The partition, which stands still.
+        partition_id: i64,
+    },
+
     /// The database said no, or could not be reached.
     #[error("database: {0}")]
     Database(#[from] sqlx::Error),

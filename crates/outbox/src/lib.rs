@@ -4,19 +4,40 @@
 //! outbox then delivers every committed message, in order within its partition, to a handler or a
 //! broker. No message without its commit, no commit without its message.
 //!
-//! This version holds the vocabulary and the configuration; the engine that delivers is next.
-//!
 //! ```
-//! use outbox::{EnqueueMessage, Partitions};
+//! # #[cfg(feature = "sqlite")]
+//! # async fn shop(pool: sqlx::SqlitePool) -> Result<(), outbox::OutboxError> {
+//! use outbox::{EnqueueMessage, MessageResult, Outbox, OutboxMessage, Partitions};
 //!
-//! const ORDERS: Partitions = Partitions::of(4); // a bad constant does not compile
+//! let handle = Outbox::builder(pool)
+//!     .auto_migrate()
+//!     .queue("orders", Partitions::of(4)) // a bad constant panics, and does not compile in a const
+//!     .leased(async |message: OutboxMessage| {
+//!         println!("{} said {:?}", message.key.unwrap_or_default(), message.payload);
+//!         MessageResult::Ok
+//!     })
+//!     .start()
+//!     .await?;
+//! let outbox = handle.outbox();
 //!
-//! let message = EnqueueMessage::keyed("customer-17", r#"{"total": 42}"#, "order.placed")
-//!     .header("tenant", "acme");
-//! // The same customer, the same partition, in every version and every language.
-//! assert_eq!(message.partition_in(ORDERS), 3);
-//! # Ok::<(), outbox::OutboxError>(())
+//! outbox
+//!     .transaction(async |transaction| {
+//!         sqlx::query("INSERT INTO orders (item) VALUES ('a loom')")
+//!             .execute(&mut **transaction)
+//!             .await?;
+//!         let message = EnqueueMessage::keyed("ada", r#"{"item": "a loom"}"#, "order.placed");
+//!         outbox.enqueue(transaction, "orders", message).await
+//!     })
+//!     .await?;
+//!
+//! handle.stop().await;
+//! # Ok(())
+//! # }
 //! ```
+//!
+//! A message exists if and only if the transaction it was enqueued in commits. See
+//! [`Outbox`] for the producer's side, [`LeasedMessageHandler`] and [`TransactionalMessageHandler`] for
+//! the consumer's, [`OutboxBuilder`] for everything that can be set.
 //!
 //! | feature | brings |
 //! |---|---|
@@ -24,21 +45,41 @@
 //! | `mysql` | MySQL 8.0 and later, MariaDB 10.6 and later |
 //! | `sqlite` | SQLite 3.35 and later, embedded |
 
+mod backend;
+mod batch;
+mod builder;
 mod config;
+mod dead_letter;
+mod engine;
 mod error;
+mod handle;
 mod handler;
 mod message;
+mod outbox;
 mod partition_mode;
+mod pipeline;
 mod queue;
+mod schedule;
 mod tuning;
+mod workers;
 
+pub use backend::{Backend, TablePrefix};
+pub use batch::Batch;
+pub use builder::{OutboxBuilder, QueueBuilder};
 pub use config::{
     DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_PARTITION_BATCH_LIMIT, DEFAULT_POLL_INTERVAL,
     DEFAULT_SEQUENCER_BATCH_SIZE, LeaseConfig, OutboxConfig, SequencerConfig,
 };
+pub use dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 pub use error::OutboxError;
-pub use handler::{HandlerResult, MessageResult};
-pub use message::{EnqueueMessage, OutboxMessageId};
+pub use handle::OutboxHandle;
+pub use handler::{
+    HandlerResult, LeasedHandler, LeasedMessageHandler, MessageResult, TransactionalHandler,
+    TransactionalMessageHandler,
+};
+pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
+pub use outbox::Outbox;
 pub use partition_mode::{PartitionMode, PartitionModeState};
 pub use queue::{Partitions, QueueName};
 pub use tuning::{OutboxProfile, WorkerTuning};
+pub use workers::processor::ProcessorReport;

@@ -1,7 +1,11 @@
-//! What a producer writes: a message, and the id it gets.
+//! What a producer writes and a handler gets: a message, and its id.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::dead_letter::DeadLetter;
 use crate::error::OutboxError;
 use crate::queue::{Partitions, QueueName};
 
@@ -11,6 +15,13 @@ pub(crate) const MAX_HEADERS: usize = 64;
 pub(crate) const MAX_HEADER_NAME: usize = 256;
 pub(crate) const MAX_HEADER_VALUE: usize = 8192;
 
+/// What a requeued message says of its past.
+const REQUEUE_HEADERS: [&str; 3] = [
+    "outbox-requeued-from",
+    "outbox-attempts",
+    "outbox-last-error",
+];
+
 /// The identity of a message, from enqueue to its end. Ascending within a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutboxMessageId(pub i64);
@@ -19,6 +30,56 @@ impl fmt::Display for OutboxMessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A message as a handler gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutboxMessage {
+    /// The message's identity, the same at every delivery.
+    pub id: OutboxMessageId,
+    /// The queue it was enqueued to.
+    pub queue: Arc<str>,
+    /// The partition of the queue, counted from 0.
+    pub partition: u32,
+    /// The database's number of the partition, unique over all queues.
+    pub partition_id: i64,
+    /// Its place in the partition: 1, 2, 3 … without holes.
+    pub seq: i64,
+    /// What was enqueued, byte for byte.
+    pub payload: Vec<u8>,
+    /// What that is.
+    pub payload_type: String,
+    /// When it was enqueued, by the database's clock.
+    pub created_at: SystemTime,
+    /// How often it was tried before: 0 at the first delivery.
+    pub attempts: u32,
+    /// The key it was enqueued with.
+    pub key: Option<String>,
+    /// The headers it was enqueued with.
+    pub headers: BTreeMap<String, String>,
+    /// The number of the lease it is delivered under. Grows with every change of hands, so a sink
+    /// can refuse what an outdated holder still sends.
+    pub epoch: i64,
+}
+
+impl OutboxMessage {
+    /// Whether both are the same message.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        (self.partition_id, self.seq) == (other.partition_id, other.seq)
+    }
+}
+
+/// Headers as they are stored. What another language wrote and nobody can read is no header.
+pub(crate) fn decoded_headers(stored: Option<&str>) -> BTreeMap<String, String> {
+    stored
+        .and_then(|stored| serde_json::from_str(stored).ok())
+        .unwrap_or_default()
+}
+
+/// The time of a number of milliseconds since 1970.
+pub(crate) fn time_of(millis: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
 /// Where a message goes: a partition named outright, or the one its key hashes to.
@@ -100,6 +161,37 @@ impl EnqueueMessage {
         self.headers
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// A dead letter on its way back: what it was, and where it has been.
+    pub(crate) fn requeued(letter: &DeadLetter) -> Self {
+        let target = match &letter.key {
+            Some(key) => Target::Key(key.clone()),
+            None => Target::Partition(letter.partition),
+        };
+        let mut message = Self::new(target, letter.payload.clone(), letter.payload_type.clone());
+        message.headers = letter.headers.clone().into_iter().collect();
+        message
+            .headers
+            .retain(|(name, _)| !REQUEUE_HEADERS.contains(&name.as_str()));
+        let history = [
+            letter.id.to_string(),
+            letter.attempts.to_string(),
+            letter.last_error.clone(),
+        ];
+        let names = REQUEUE_HEADERS.map(str::to_owned);
+        message.headers.extend(names.into_iter().zip(history));
+        message
+    }
+
+    /// The headers as they are stored: a JSON object, or nothing.
+    pub(crate) fn encoded_headers(&self) -> Option<String> {
+        let object: serde_json::Map<_, _> = self
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone().into()))
+            .collect();
+        (!object.is_empty()).then(|| serde_json::Value::from(object).to_string())
     }
 
     /// The partition this message goes to in a queue of so many. One that was named outright is

@@ -45,6 +45,18 @@ impl PartitionMode {
         Self::default()
     }
 
+    /// A partition taken over from a holder that did not release: one message at a time, at first.
+    pub(crate) fn cautious() -> Self {
+        let state = PartitionModeState::Degraded {
+            effective_size: 1,
+            consecutive_successes: 0,
+        };
+        Self {
+            state,
+            consecutive_failures: 0,
+        }
+    }
+
     /// How many messages to take on next: at least one, at most `configured`.
     pub fn effective_batch_size(&self, configured: u32) -> u32 {
         let size = match self.state {

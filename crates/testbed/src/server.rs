@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::Write as _;
+use std::sync::Once;
 
 /// A kind of database the tests run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,11 +61,21 @@ impl Server {
             self.url_variable()
         );
         if !wanted {
+            self.announce_absence();
+        }
+        wanted
+    }
+}
+
+impl Server {
+    /// Once per test binary; its tests would say the same.
+    fn announce_absence(self) {
+        static SAID: [Once; 4] = [const { Once::new() }; 4];
+        SAID[self as usize].call_once(|| {
             announce(&format!(
                 "SKIPPED on {self}: it takes no part (scripts/test starts it)"
             ));
-        }
-        wanted
+        });
     }
 }
 

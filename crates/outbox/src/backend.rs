@@ -1,0 +1,576 @@
+//! The only door to SQL: a sealed trait of domain verbs, one folder per database behind it. Nothing
+//! outside `backend/` knows which database it talks to.
+//!
+//! A verb that takes a [`Store`] runs in a transaction of its own, on a connection of the pool, and
+//! is committed when it returns `Ok`. A verb that takes a connection runs in whatever transaction
+//! that connection is in. When the reply to a commit is lost a verb returns an error although its
+//! work was done; each verb says what a second call then does.
+
+#[cfg(feature = "postgres")]
+mod postgres;
+mod prefix;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod transaction;
+
+use std::future::Future;
+
+use sqlx::Pool;
+
+use crate::dead_letter::{DeadLetter, DeadLetterFilter};
+use crate::error::OutboxError;
+use crate::message::{EnqueueMessage, OutboxMessageId};
+use crate::queue::{Partitions, QueueName};
+
+pub use prefix::TablePrefix;
+pub(crate) use transaction::OwnTransaction;
+
+/// The version of the schema this library works with.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// The database's number of a partition, unique over all queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartitionId(pub i64);
+
+/// A place in a partition: 1, 2, 3 … without holes. 0 is before the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Seq(pub i64);
+
+/// The number of a lease. Ever growing within a partition; whoever holds an older one settles
+/// nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub i64);
+
+/// Milliseconds of the database's clock, since 1970, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub i64);
+
+/// A process, from its start to its end. Never reused, unlike host names and process ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Incarnation(pub String);
+
+/// A pool and the statements for it.
+#[derive(Debug)]
+pub struct Store<DB: Backend> {
+    /// Where connections come from. Their session state is never changed.
+    pub pool: Pool<DB>,
+    /// The statements, with the table prefix filled in.
+    pub sql: DB::Statements,
+}
+
+/// The right to settle one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// The partition.
+    pub partition_id: PartitionId,
+    /// The number every settling write is checked against.
+    pub epoch: Epoch,
+}
+
+/// What tells a lease that is being renewed from one that stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// The lease.
+    pub epoch: Epoch,
+    /// How often it was renewed.
+    pub renewals: i64,
+}
+
+/// What a taker gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed {
+    /// The new lease.
+    pub lease: Lease,
+    /// Whether the holder before did not release: it crashed, hangs or lost its connection.
+    pub abandoned: bool,
+}
+
+/// What a survey tells of a partition that has something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// The partition.
+    pub partition_id: PartitionId,
+    /// Whether committed messages wait for a sequence number.
+    pub unsequenced: bool,
+    /// Whether sequenced messages wait for a handler, and the partition is not paused.
+    pub pending: bool,
+    /// Who holds it, if anybody does.
+    pub holder: Option<Incarnation>,
+    /// The holder's sign of life.
+    pub pulse: Pulse,
+    /// Whether the lease has run out by the database's clock.
+    pub expired: bool,
+}
+
+/// What one step of sequencing did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequenced {
+    /// Another sequencer has the partition; it will do what is to be done.
+    Busy,
+    /// So many messages got their number; `more` may be waiting.
+    Done {
+        /// How many.
+        count: u32,
+        /// Whether the step was full.
+        more: bool,
+    },
+}
+
+/// A message as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// Its identity.
+    pub id: OutboxMessageId,
+    /// Its place.
+    pub seq: Seq,
+    /// When it was enqueued.
+    pub created_at: Millis,
+    /// What is delivered.
+    pub payload: Vec<u8>,
+    /// What that is.
+    pub payload_type: String,
+    /// The key it was enqueued with.
+    pub key: Option<String>,
+    /// Its headers, encoded.
+    pub headers: Option<String>,
+}
+
+/// How much to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadLimit {
+    /// At most so many messages; 0 reads none.
+    pub messages: u32,
+    /// At most so many bytes of payload, at least 1; the message that goes over is the last.
+    pub bytes: u64,
+}
+
+/// Reads a [`DeadLetter`] from a row of any database.
+macro_rules! dead_letter {
+    ($row:expr) => {{
+        let row = $row;
+        let time = |millis: Option<i64>| millis.map(crate::message::time_of);
+        let headers: Option<String> = row.try_get("headers")?;
+        let status: String = row.try_get("status")?;
+        Ok(crate::dead_letter::DeadLetter {
+            id: row.try_get("id")?,
+            queue: row.try_get("queue")?,
+            partition: u32::try_from(row.try_get::<i32, _>("partition")?).unwrap_or(0),
+            partition_id: row.try_get("partition_id")?,
+            seq: row.try_get("seq")?,
+            message_id: OutboxMessageId(row.try_get("message_id")?),
+            payload: row.try_get("payload")?,
+            payload_type: row.try_get("payload_type")?,
+            key: row.try_get("key")?,
+            headers: crate::message::decoded_headers(headers.as_deref()),
+            created_at: crate::message::time_of(row.try_get("created_at")?),
+            failed_at: crate::message::time_of(row.try_get("failed_at")?),
+            last_error: row.try_get("last_error")?,
+            attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
+            status: status
+                .parse()
+                .map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
+            deadline: time(row.try_get("deadline")?),
+            completed_at: time(row.try_get("completed_at")?),
+            requeued_as: row
+                .try_get::<Option<i64>, _>("requeued_as")?
+                .map(OutboxMessageId),
+            claim_token: row.try_get("claim_token")?,
+        })
+    }};
+}
+use dead_letter;
+
+impl ReadLimit {
+    /// Settle only.
+    pub const NOTHING: Self = Self {
+        messages: 0,
+        bytes: 0,
+    };
+    /// The head, however large.
+    pub const ONE: Self = Self {
+        messages: 1,
+        bytes: 1,
+    };
+}
+
+/// A message that goes to the dead letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Burial {
+    /// Its identity.
+    pub id: OutboxMessageId,
+    /// Its place.
+    pub seq: Seq,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why it was rejected.
+    pub reason: String,
+}
+
+/// What is settled: everything up to a place, and what is known of the message behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// Everything at or below this is settled.
+    pub cursor: Seq,
+    /// The message at the cursor; `None` when the cursor does not move.
+    pub cursor_id: Option<OutboxMessageId>,
+    /// How often the new head was tried.
+    pub attempts: u32,
+    /// Why the new head was not settled.
+    pub last_error: Option<String>,
+    /// What of it goes to the dead letters.
+    pub dead_letters: Vec<Burial>,
+}
+
+/// What [`Backend::advance`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Advance {
+    /// The lease is gone: nothing was written, nothing may be handled.
+    Lost,
+    /// The lease is ours and was renewed.
+    Held(Head),
+}
+
+/// A partition as its holder finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Everything at or below this is settled.
+    pub cursor: Seq,
+    /// How often the first message behind the cursor was tried.
+    pub attempts: u32,
+    /// Whether an operator has paused the partition or its queue: nothing was read then.
+    pub paused: bool,
+    /// What comes next, in order, without holes.
+    pub messages: Vec<StoredMessage>,
+}
+
+/// A process that is alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Which one.
+    pub incarnation: Incarnation,
+    /// The queues it has a handler for.
+    pub queues: Vec<String>,
+}
+
+/// What the vacuum removed in one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Swept {
+    /// Messages removed.
+    pub messages: u64,
+    /// Whether the step was full.
+    pub more: bool,
+}
+
+/// What to do with the savepoint around one handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Savepoint {
+    /// Set it.
+    Set,
+    /// Keep what was written since.
+    Release,
+    /// Undo what was written since, and release it.
+    Undo,
+}
+
+impl Savepoint {
+    /// The statement, the same on every database.
+    fn statement(self) -> &'static str {
+        match self {
+            Self::Set => "SAVEPOINT outbox_handler",
+            Self::Release => "RELEASE SAVEPOINT outbox_handler",
+            Self::Undo => "ROLLBACK TO SAVEPOINT outbox_handler",
+        }
+    }
+}
+
+/// How a dead letter is ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Conclusion {
+    /// It was handled.
+    Resolved,
+    /// Handling it failed again, for this reason: it is pending once more.
+    Rejected(String),
+    /// Nobody will handle it.
+    Discarded,
+}
+
+impl Conclusion {
+    /// The status it leads to.
+    fn status(&self) -> &'static str {
+        match self {
+            Self::Resolved => "resolved",
+            Self::Rejected(_) => "pending",
+            Self::Discarded => "discarded",
+        }
+    }
+
+    /// Why it failed again.
+    fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Rejected(reason) => Some(reason),
+            Self::Resolved | Self::Discarded => None,
+        }
+    }
+}
+
+/// A message on its way in, with the partition it goes to.
+pub(crate) type Addressed<'a> = (PartitionId, &'a EnqueueMessage);
+
+pub(crate) mod sealed {
+    /// Keeps the set of databases closed: a backend is more than an implementation of a trait.
+    pub trait Sealed {}
+}
+
+type Answer<T> = Result<T, OutboxError>;
+
+/// A database the outbox can live in: `sqlx::Postgres`, `sqlx::MySql` or `sqlx::Sqlite`.
+pub trait Backend: sqlx::Database + sealed::Sealed {
+    /// The statements with the prefix filled in.
+    #[doc(hidden)]
+    type Statements: std::fmt::Debug + Send + Sync;
+
+    /// A connection of its own that hears other processes. `()` where the database cannot carry
+    /// signals: there the scout's look is all there is.
+    #[doc(hidden)]
+    type Listener: Send;
+
+    /// Whether processes can signal each other through the database.
+    #[doc(hidden)]
+    const CARRIES_SIGNALS: bool;
+
+    /// How a producer's transaction begins.
+    #[doc(hidden)]
+    const BEGIN: &'static str;
+
+    #[doc(hidden)]
+    fn statements(prefix: &TablePrefix) -> Self::Statements;
+
+    /// Brings the schema up to date. Twice: nothing. Two at once: one waits for the other.
+    #[doc(hidden)]
+    fn migrate_up(store: &Store<Self>) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Removes everything. Twice: nothing.
+    #[doc(hidden)]
+    fn migrate_down(store: &Store<Self>) -> impl Future<Output = Answer<()>> + Send;
+
+    /// The version of the schema that is there; 0 when there is none.
+    #[doc(hidden)]
+    fn schema_version(store: &Store<Self>) -> impl Future<Output = Answer<u32>> + Send;
+
+    /// Makes sure the queue exists with this many partitions, and answers their ids in order.
+    /// Twice: the same ids.
+    #[doc(hidden)]
+    fn register(
+        store: &Store<Self>,
+        queue: &QueueName,
+        partitions: Partitions,
+    ) -> impl Future<Output = Answer<Vec<PartitionId>>> + Send;
+
+    /// Writes messages in the caller's transaction, in this order. Twice: twice as many.
+    #[doc(hidden)]
+    fn enqueue(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        messages: &[Addressed<'_>],
+    ) -> impl Future<Output = Answer<Vec<OutboxMessageId>>> + Send;
+
+    /// Looks at these partitions and answers those that have something to do. Writes nothing, scans
+    /// nothing.
+    #[doc(hidden)]
+    fn survey(
+        store: &Store<Self>,
+        partitions: &[PartitionId],
+    ) -> impl Future<Output = Answer<Vec<Survey>>> + Send;
+
+    /// Gives at most `limit` committed messages their numbers. Never waits for a lock. Twice: the
+    /// second finds nothing or the next ones.
+    #[doc(hidden)]
+    fn sequence(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Sequenced>> + Send;
+
+    /// Takes the lease if it is free, has run out, or stands still at `stale`. Never waits for a
+    /// lock. Twice: the second is refused by the first, until it runs out.
+    #[doc(hidden)]
+    fn claim(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        holder: &Incarnation,
+        lease_millis: i64,
+        stale: Option<Pulse>,
+    ) -> impl Future<Output = Answer<Option<Claimed>>> + Send;
+
+    /// [`advance`](Self::advance) in a transaction of its own.
+    #[doc(hidden)]
+    fn advance_alone(
+        store: &Store<Self>,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> impl Future<Output = Answer<Advance>> + Send;
+
+    /// Settles, renews the lease and reads what comes next, if the lease is still ours. Twice with
+    /// the same settlement: the same again, for a cursor never moves back.
+    #[doc(hidden)]
+    fn advance(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> impl Future<Output = Answer<Advance>> + Send;
+
+    /// Renews leases that are ours; answers which still are.
+    #[doc(hidden)]
+    fn renew(
+        store: &Store<Self>,
+        leases: &[Lease],
+        lease_millis: i64,
+    ) -> impl Future<Output = Answer<Vec<PartitionId>>> + Send;
+
+    /// Gives leases back. Those that are no longer ours are left alone.
+    #[doc(hidden)]
+    fn release(store: &Store<Self>, leases: &[Lease]) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Removes at most about `limit` settled messages of a partition.
+    #[doc(hidden)]
+    fn sweep(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Swept>> + Send;
+
+    /// Says that a process is alive and what it handles, and answers who else is: whoever said so
+    /// within the last `alive_millis`.
+    #[doc(hidden)]
+    fn announce(
+        store: &Store<Self>,
+        process: &Process,
+        alive_millis: i64,
+    ) -> impl Future<Output = Answer<Vec<Process>>> + Send;
+
+    /// Says that a process is gone.
+    #[doc(hidden)]
+    fn depart(
+        store: &Store<Self>,
+        incarnation: &Incarnation,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// The dead letters a filter lets through, newest first. Writes nothing.
+    #[doc(hidden)]
+    fn dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> impl Future<Output = Answer<Vec<DeadLetter>>> + Send;
+
+    /// How many dead letters a filter lets through, whatever its limit. Writes nothing.
+    #[doc(hidden)]
+    fn count_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> impl Future<Output = Answer<u64>> + Send;
+
+    /// Claims dead letters that are pending, or whose claim has run out, under `token` until
+    /// `claim_millis` from now. Never waits for a lock. Twice: the second finds the next ones.
+    #[doc(hidden)]
+    fn replay_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+        token: &str,
+        claim_millis: i64,
+    ) -> impl Future<Output = Answer<Vec<DeadLetter>>> + Send;
+
+    /// Ends dead letters, each if its claim is (still) as given: `None` is one that nobody has
+    /// claimed. Answers how many. Twice: none.
+    #[doc(hidden)]
+    fn conclude_dead_letters(
+        store: &Store<Self>,
+        letters: &[(i64, Option<&str>)],
+        conclusion: &Conclusion,
+    ) -> impl Future<Output = Answer<u64>> + Send;
+
+    /// Removes dead letters that are resolved or discarded, as many as the filter allows. Answers
+    /// how many.
+    #[doc(hidden)]
+    fn cleanup_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> impl Future<Output = Answer<u64>> + Send;
+
+    /// Locks a dead letter that is pending, or whose claim has run out, for the rest of the
+    /// transaction. `None` when there is no such one, or somebody else has it.
+    #[doc(hidden)]
+    fn take_dead_letter(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        id: i64,
+    ) -> impl Future<Output = Answer<Option<DeadLetter>>> + Send;
+
+    /// Marks a dead letter as resolved by a new message.
+    #[doc(hidden)]
+    fn mark_requeued(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        id: i64,
+        message_id: OutboxMessageId,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Pauses or resumes a partition, or its whole queue.
+    #[doc(hidden)]
+    fn pause(
+        store: &Store<Self>,
+        queue: &str,
+        partition_id: Option<PartitionId>,
+        paused: bool,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Tells other processes that there is something to look at. Outside any producer's transaction.
+    #[doc(hidden)]
+    fn signal(store: &Store<Self>) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Begins to listen for [`signal`](Self::signal)s.
+    #[doc(hidden)]
+    fn listen(store: &Store<Self>) -> impl Future<Output = Answer<Self::Listener>> + Send;
+
+    /// Waits for the next signal. An error: listen anew, and look at everything.
+    #[doc(hidden)]
+    fn hear(listener: &mut Self::Listener) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Begins a transaction of ours: READ COMMITTED, or IMMEDIATE on SQLite. One that stays idle
+    /// for longer than `orphan_millis` is ended by the server, where it can.
+    #[doc(hidden)]
+    fn begin(
+        store: &Store<Self>,
+        orphan_millis: Option<i64>,
+    ) -> impl Future<Output = Answer<OwnTransaction<Self>>> + Send;
+
+    /// Sets, releases or rolls back to the one savepoint of a transactional handler. An error means
+    /// that the transaction is gone: rolled back by a deadlock, committed by the handler or by DDL.
+    #[doc(hidden)]
+    fn savepoint(
+        connection: &mut Self::Connection,
+        verb: Savepoint,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Whether the same statement may succeed later: a deadlock, a lock timeout, a lost connection.
+    #[doc(hidden)]
+    fn is_retryable(error: &sqlx::Error) -> bool;
+}
+
+/// Whether an error that no database sent means that it could not be reached.
+fn is_connection_loss(error: &sqlx::Error) -> bool {
+    use sqlx::Error::{Io, PoolTimedOut, Protocol, Tls, WorkerCrashed};
+    matches!(
+        error,
+        Io(_) | Tls(_) | Protocol(_) | PoolTimedOut | WorkerCrashed
+    )
+}
+
+/// The queues of a process as they are stored. Whatever cannot be read is not handled.
+fn queue_list(text: &str) -> Vec<String> {
+    serde_json::from_str(text).unwrap_or_default()
+}

@@ -1,0 +1,639 @@
+//! PostgreSQL. What has committed since the last look is the difference of two snapshots, so nobody
+//! waits for a transaction that is still open; the order is written down in runs.
+
+use sqlx::postgres::{
+    PgArguments, PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow,
+};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, Row as _, SqlSafeStr as _};
+
+use super::prefix::statements;
+use super::{
+    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
+    Millis, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, dead_letter, sealed,
+};
+use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
+use crate::error::OutboxError;
+use crate::message::OutboxMessageId;
+use crate::queue::{Partitions, QueueName};
+
+/// The time of the moment, in milliseconds; not that of the transaction's start.
+const NOW: &str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
+
+statements!(
+    advance,
+    announce,
+    claim,
+    cleanup_dead_letters,
+    conclude_dead_letters,
+    count_dead_letters,
+    dead_letters,
+    depart,
+    enqueue,
+    lock_partition,
+    mark_requeued,
+    partition_ids,
+    pause_partition,
+    pause_queue,
+    queue_partitions,
+    register_partitions,
+    register_processors,
+    register_queue,
+    release,
+    renew,
+    replay_dead_letters,
+    sequence,
+    survey,
+    sweep,
+    take_dead_letter,
+);
+
+/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
+macro_rules! query {
+    ($statement:expr) => {
+        sqlx::query(AssertSqlSafe(std::sync::Arc::clone(&$statement)))
+    };
+}
+
+impl sealed::Sealed for Postgres {}
+
+impl Backend for Postgres {
+    type Statements = Statements;
+    type Listener = PgListener;
+    const CARRIES_SIGNALS: bool = true;
+    const BEGIN: &'static str = "BEGIN";
+
+    fn statements(prefix: &TablePrefix) -> Statements {
+        Statements::new(prefix)
+    }
+
+    async fn migrate_up(store: &Store<Self>) -> Answer<()> {
+        let prefix = &store.sql.prefix;
+        let mut transaction = Self::begin(store, None).await?;
+        lock_migrations(&mut transaction, prefix).await?;
+        if schema_version(&mut transaction, prefix).await? == 0 {
+            let up = Statements::fill(include_str!("migrations/1_up.sql"), prefix);
+            sqlx::raw_sql(AssertSqlSafe(up))
+                .execute(&mut *transaction)
+                .await?;
+            let version = format!("CREATE TABLE {prefix}schema AS SELECT 1 AS version");
+            sqlx::raw_sql(AssertSqlSafe(version))
+                .execute(&mut *transaction)
+                .await?;
+        }
+        transaction.commit().await
+    }
+
+    async fn migrate_down(store: &Store<Self>) -> Answer<()> {
+        let prefix = &store.sql.prefix;
+        let mut transaction = Self::begin(store, None).await?;
+        lock_migrations(&mut transaction, prefix).await?;
+        let down = Statements::fill(include_str!("migrations/1_down.sql"), prefix);
+        sqlx::raw_sql(AssertSqlSafe(down))
+            .execute(&mut *transaction)
+            .await?;
+        let version = format!("DROP TABLE IF EXISTS {prefix}schema");
+        sqlx::raw_sql(AssertSqlSafe(version))
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await
+    }
+
+    async fn schema_version(store: &Store<Self>) -> Answer<u32> {
+        schema_version(&mut *store.pool.acquire().await?, &store.sql.prefix).await
+    }
+
+    async fn register(
+        store: &Store<Self>,
+        queue: &QueueName,
+        partitions: Partitions,
+    ) -> Answer<Vec<PartitionId>> {
+        let sql = &store.sql;
+        let mut transaction = Self::begin(store, None).await?;
+        let count = i32::from(partitions.count());
+        query!(sql.register_queue)
+            .bind(queue.as_str())
+            .bind(count)
+            .execute(&mut *transaction)
+            .await?;
+        let found: i32 = query!(sql.queue_partitions)
+            .bind(queue.as_str())
+            .fetch_one(&mut *transaction)
+            .await?
+            .try_get(0)?;
+        if found != count {
+            return Err(OutboxError::PartitionCountMismatch {
+                queue: queue.to_string(),
+                expected: partitions.count(),
+                found: usize::try_from(found).unwrap_or(0),
+            });
+        }
+        query!(sql.register_partitions)
+            .bind(queue.as_str())
+            .bind(count)
+            .execute(&mut *transaction)
+            .await?;
+        query!(sql.register_processors)
+            .bind(queue.as_str())
+            .execute(&mut *transaction)
+            .await?;
+        let ids = query!(sql.partition_ids)
+            .bind(queue.as_str())
+            .try_map(|row: PgRow| row.try_get(0).map(PartitionId))
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(ids)
+    }
+
+    async fn enqueue(
+        sql: &Statements,
+        connection: &mut PgConnection,
+        messages: &[Addressed<'_>],
+    ) -> Answer<Vec<OutboxMessageId>> {
+        let messages = || messages.iter();
+        let ids = query!(sql.enqueue)
+            .bind(
+                messages()
+                    .map(|(partition_id, _)| partition_id.0)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages()
+                    .map(|(_, message)| message.payload_type())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages()
+                    .map(|(_, message)| message.key())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages()
+                    .map(|(_, message)| message.encoded_headers())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                messages()
+                    .map(|(_, message)| message.payload())
+                    .collect::<Vec<_>>(),
+            )
+            .try_map(|row: PgRow| row.try_get(0).map(OutboxMessageId))
+            .fetch_all(connection)
+            .await?;
+        Ok(ids)
+    }
+
+    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+        let surveys = query!(store.sql.survey)
+            .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
+            .try_map(|row: PgRow| {
+                Ok(Survey {
+                    partition_id: PartitionId(row.try_get("partition_id")?),
+                    unsequenced: row.try_get("unsequenced")?,
+                    pending: row.try_get("pending")?,
+                    holder: row.try_get::<Option<String>, _>("holder")?.map(Incarnation),
+                    pulse: Pulse {
+                        epoch: Epoch(row.try_get("epoch")?),
+                        renewals: row.try_get("renewals")?,
+                    },
+                    expired: row.try_get("expired")?,
+                })
+            })
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(surveys)
+    }
+
+    async fn sequence(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        limit: u32,
+    ) -> Answer<Sequenced> {
+        let mut transaction = Self::begin(store, None).await?;
+        let lock = query!(store.sql.lock_partition)
+            .bind(partition_id.0)
+            .fetch_optional(&mut *transaction)
+            .await?;
+        let Some(lock) = lock else {
+            transaction.roll_back().await?;
+            return Ok(Sequenced::Busy);
+        };
+        if lock.try_get(0)? {
+            return Err(OutboxError::ForeignTransactionIds {
+                partition_id: partition_id.0,
+            });
+        }
+        let row = query!(store.sql.sequence)
+            .bind(partition_id.0)
+            .bind(i64::from(limit))
+            .fetch_optional(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        let count: i64 = row.map_or(Ok(0), |row| row.try_get(0))?;
+        let count = u32::try_from(count).unwrap_or(limit);
+        Ok(Sequenced::Done {
+            count,
+            more: count == limit,
+        })
+    }
+
+    async fn claim(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        holder: &Incarnation,
+        lease_millis: i64,
+        stale: Option<Pulse>,
+    ) -> Answer<Option<Claimed>> {
+        let row = query!(store.sql.claim)
+            .bind(partition_id.0)
+            .bind(&holder.0)
+            .bind(lease_millis)
+            .bind(stale.map(|pulse| pulse.epoch.0))
+            .bind(stale.map(|pulse| pulse.renewals))
+            .fetch_optional(&store.pool)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let lease = Lease {
+            partition_id,
+            epoch: Epoch(row.try_get(0)?),
+        };
+        Ok(Some(Claimed {
+            lease,
+            abandoned: row.try_get(1)?,
+        }))
+    }
+
+    async fn advance_alone(
+        store: &Store<Self>,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Answer<Advance> {
+        let mut connection = store.pool.acquire().await?;
+        Self::advance(
+            &store.sql,
+            &mut connection,
+            lease,
+            lease_millis,
+            settlement,
+            limit,
+        )
+        .await
+    }
+
+    async fn advance(
+        sql: &Statements,
+        connection: &mut PgConnection,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Answer<Advance> {
+        let dead = || {
+            settlement
+                .iter()
+                .flat_map(|settlement| &settlement.dead_letters)
+        };
+        let rows = query!(sql.advance)
+            .bind(lease.partition_id.0)
+            .bind(lease.epoch.0)
+            .bind(lease_millis)
+            .bind(settlement.map(|settlement| settlement.cursor.0))
+            .bind(settlement.map(|settlement| i64::from(settlement.attempts)))
+            .bind(settlement.and_then(|settlement| settlement.last_error.as_deref()))
+            .bind(dead().map(|dead| dead.id.0).collect::<Vec<_>>())
+            .bind(dead().map(|dead| dead.seq.0).collect::<Vec<_>>())
+            .bind(
+                dead()
+                    .map(|dead| i64::from(dead.attempts))
+                    .collect::<Vec<_>>(),
+            )
+            .bind(dead().map(|dead| dead.reason.as_str()).collect::<Vec<_>>())
+            .bind(i64::from(limit.messages))
+            .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+            .fetch_all(connection)
+            .await?;
+        let Some(first) = rows.first() else {
+            return Ok(Advance::Lost);
+        };
+        let attempts: i64 = first.try_get("attempts")?;
+        let mut head = Head {
+            cursor: Seq(first.try_get("processed_seq")?),
+            attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+            paused: first.try_get("paused")?,
+            messages: Vec::with_capacity(rows.len()),
+        };
+        for row in &rows {
+            let Some(seq) = row.try_get("seq")? else {
+                continue;
+            };
+            let Some(id) = row.try_get("id")? else {
+                return Err(OutboxError::MissingMessage {
+                    partition_id: lease.partition_id.0,
+                    seq,
+                });
+            };
+            head.messages.push(StoredMessage {
+                id: OutboxMessageId(id),
+                seq: Seq(seq),
+                created_at: Millis(row.try_get("created_at")?),
+                payload: row.try_get("payload")?,
+                payload_type: row.try_get("payload_type")?,
+                key: row.try_get("key")?,
+                headers: row.try_get("headers")?,
+            });
+        }
+        Ok(Advance::Held(head))
+    }
+
+    async fn renew(
+        store: &Store<Self>,
+        leases: &[Lease],
+        lease_millis: i64,
+    ) -> Answer<Vec<PartitionId>> {
+        let (partitions, epochs) = columns(leases);
+        let renewed = query!(store.sql.renew)
+            .bind(partitions)
+            .bind(epochs)
+            .bind(lease_millis)
+            .try_map(|row: PgRow| row.try_get(0).map(PartitionId))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(renewed)
+    }
+
+    async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+        let (partitions, epochs) = columns(leases);
+        query!(store.sql.release)
+            .bind(partitions)
+            .bind(epochs)
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
+        let swept = query!(store.sql.sweep)
+            .bind(partition_id.0)
+            .bind(i64::from(limit))
+            .execute(&store.pool)
+            .await?
+            .rows_affected();
+        Ok(Swept {
+            messages: swept,
+            more: swept >= u64::from(limit),
+        })
+    }
+
+    async fn announce(
+        store: &Store<Self>,
+        process: &Process,
+        alive_millis: i64,
+    ) -> Answer<Vec<Process>> {
+        let rows = query!(store.sql.announce)
+            .bind(&process.incarnation.0)
+            .bind(serde_json::json!(process.queues).to_string())
+            .bind(alive_millis)
+            .fetch_all(&store.pool)
+            .await?;
+        rows.iter().map(process_of).collect()
+    }
+
+    async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
+        query!(store.sql.depart)
+            .bind(&incarnation.0)
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> Answer<Vec<DeadLetter>> {
+        let letters = filtered(query!(store.sql.dead_letters), filter)
+            .bind(filter.status.map(DeadLetterStatus::as_str))
+            .bind(i64::from(filter.limit))
+            .try_map(|row: PgRow| dead_letter!(row))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(letters)
+    }
+
+    async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        let row = filtered(query!(store.sql.count_dead_letters), filter)
+            .bind(filter.status.map(DeadLetterStatus::as_str))
+            .fetch_one(&store.pool)
+            .await?;
+        Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
+    }
+
+    async fn replay_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+        token: &str,
+        claim_millis: i64,
+    ) -> Answer<Vec<DeadLetter>> {
+        let letters = filtered(query!(store.sql.replay_dead_letters), filter)
+            .bind(i64::from(filter.limit))
+            .bind(token)
+            .bind(claim_millis)
+            .try_map(|row: PgRow| dead_letter!(row))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(letters)
+    }
+
+    async fn conclude_dead_letters(
+        store: &Store<Self>,
+        letters: &[(i64, Option<&str>)],
+        conclusion: &Conclusion,
+    ) -> Answer<u64> {
+        let (ids, tokens): (Vec<i64>, Vec<Option<&str>>) = letters.iter().copied().unzip();
+        let concluded = query!(store.sql.conclude_dead_letters)
+            .bind(ids)
+            .bind(tokens)
+            .bind(conclusion.status())
+            .bind(conclusion.reason())
+            .execute(&store.pool)
+            .await?;
+        Ok(concluded.rows_affected())
+    }
+
+    async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        let removed = filtered(query!(store.sql.cleanup_dead_letters), filter)
+            .bind(filter.status.map(DeadLetterStatus::as_str))
+            .bind(i64::from(filter.limit))
+            .execute(&store.pool)
+            .await?;
+        Ok(removed.rows_affected())
+    }
+
+    async fn take_dead_letter(
+        sql: &Statements,
+        connection: &mut PgConnection,
+        id: i64,
+    ) -> Answer<Option<DeadLetter>> {
+        let letter = query!(sql.take_dead_letter)
+            .bind(id)
+            .try_map(|row: PgRow| dead_letter!(row))
+            .fetch_optional(connection)
+            .await?;
+        Ok(letter)
+    }
+
+    async fn mark_requeued(
+        sql: &Statements,
+        connection: &mut PgConnection,
+        id: i64,
+        message_id: OutboxMessageId,
+    ) -> Answer<()> {
+        query!(sql.mark_requeued)
+            .bind(id)
+            .bind(message_id.0)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    async fn pause(
+        store: &Store<Self>,
+        queue: &str,
+        partition_id: Option<PartitionId>,
+        paused: bool,
+    ) -> Answer<()> {
+        let query = match partition_id {
+            None => query!(store.sql.pause_queue).bind(queue),
+            Some(partition_id) => query!(store.sql.pause_partition).bind(partition_id.0),
+        };
+        query.bind(paused).execute(&store.pool).await?;
+        Ok(())
+    }
+
+    async fn signal(store: &Store<Self>) -> Answer<()> {
+        sqlx::query("SELECT PG_NOTIFY($1, '')")
+            .bind(channel(&store.sql.prefix))
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn listen(store: &Store<Self>) -> Answer<PgListener> {
+        // Not from the user's pool: a listener keeps its connection for ever.
+        let options = PgConnectOptions::clone(&store.pool.connect_options());
+        let own = PgPoolOptions::new()
+            .max_connections(1)
+            .connect_lazy_with(options);
+        let mut listener = PgListener::connect_with(&own).await?;
+        listener.listen(&channel(&store.sql.prefix)).await?;
+        Ok(listener)
+    }
+
+    async fn hear(listener: &mut PgListener) -> Answer<()> {
+        // `None` is a lost connection: what was sent meanwhile is lost too.
+        match listener.try_recv().await? {
+            Some(_) => Ok(()),
+            None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
+                .map_err(|error| sqlx::Error::Io(error).into()),
+        }
+    }
+
+    async fn begin(
+        store: &Store<Self>,
+        orphan_millis: Option<i64>,
+    ) -> Answer<OwnTransaction<Self>> {
+        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE".into_sql_str();
+        let mut transaction = OwnTransaction::begin(&store.pool, begin).await?;
+        if let Some(millis) = orphan_millis {
+            let set = "SELECT SET_CONFIG('idle_in_transaction_session_timeout', $1, TRUE)";
+            sqlx::query(set)
+                .bind(millis.to_string())
+                .execute(&mut *transaction)
+                .await?;
+        }
+        Ok(transaction)
+    }
+
+    async fn savepoint(connection: &mut PgConnection, verb: Savepoint) -> Answer<()> {
+        sqlx::raw_sql(verb.statement())
+            .execute(&mut *connection)
+            .await?;
+        if verb == Savepoint::Undo {
+            let release = Savepoint::Release.statement();
+            sqlx::raw_sql(release).execute(connection).await?;
+        }
+        Ok(())
+    }
+
+    fn is_retryable(error: &sqlx::Error) -> bool {
+        let sqlx::Error::Database(error) = error else {
+            return super::is_connection_loss(error);
+        };
+        let code = error.code().unwrap_or_default();
+        // Serialisation failure, deadlock, lock not available, too many connections, and the classes
+        // of connection trouble, resources, operator's intervention and system errors.
+        matches!(&*code, "40001" | "40P01" | "55P03")
+            || ["08", "53", "57", "58"]
+                .iter()
+                .any(|class| code.starts_with(class))
+    }
+}
+
+/// The channel processes signal each other through.
+fn channel(prefix: &TablePrefix) -> String {
+    format!("{prefix}wake")
+}
+
+/// Two processes that start at once: one migrates, the other waits and finds it done.
+async fn lock_migrations(connection: &mut PgConnection, prefix: &TablePrefix) -> Answer<()> {
+    sqlx::query("SELECT PG_ADVISORY_XACT_LOCK(HASHTEXTEXTENDED($1, 0))")
+        .bind(format!("{prefix}schema"))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn schema_version(connection: &mut PgConnection, prefix: &TablePrefix) -> Answer<u32> {
+    let name = format!("{prefix}schema");
+    let there: bool = sqlx::query_scalar("SELECT TO_REGCLASS($1) IS NOT NULL")
+        .bind(&name)
+        .fetch_one(&mut *connection)
+        .await?;
+    if !there {
+        return Ok(0);
+    }
+    let version = format!("SELECT version FROM {name}");
+    let version: i32 = sqlx::query_scalar(AssertSqlSafe(version))
+        .fetch_one(connection)
+        .await?;
+    Ok(u32::try_from(version).unwrap_or(0))
+}
+
+fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
+    leases
+        .iter()
+        .map(|lease| (lease.partition_id.0, lease.epoch.0))
+        .unzip()
+}
+
+fn process_of(row: &PgRow) -> Answer<Process> {
+    let queues: String = row.try_get("queues")?;
+    Ok(Process {
+        incarnation: Incarnation(row.try_get("incarnation")?),
+        queues: super::queue_list(&queues),
+    })
+}
+
+/// Binds the part of a filter that all statements have in common.
+fn filtered<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    filter: &'q DeadLetterFilter,
+) -> Query<'q, Postgres, PgArguments> {
+    query
+        .bind(filter.queue.as_deref())
+        .bind(filter.partition.map(i64::from))
+        .bind(filter.payload_type.as_deref())
+}

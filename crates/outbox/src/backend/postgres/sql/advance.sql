@@ -1,0 +1,55 @@
+-- Settles ($4 to $6 and the burials $7 to $10), renews, and reads what comes next: one statement, one
+-- round trip. Without a settlement $4 is null and the cursor stays.
+WITH held AS (
+    UPDATE {prefix}processors
+    SET processed_seq = COALESCE($4, processed_seq),
+        attempts = CASE WHEN $4 IS NULL THEN attempts ELSE $5 END,
+        last_error = CASE WHEN $4 IS NULL THEN last_error ELSE $6 END,
+        lease_until = {now} + $3, renewals = renewals + 1
+    WHERE partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
+      AND processed_seq <= COALESCE($4, processed_seq)
+    RETURNING partition_id, processed_seq, attempts, paused
+), buried AS (
+    INSERT INTO {prefix}dead_letters
+        (partition_id, seq, message_id, created_at, failed_at, payload_type, key, headers, payload,
+         attempts, last_error)
+    SELECT m.partition_id, dead.seq, m.id, m.created_at, {now}, m.payload_type, m.key, m.headers,
+           m.payload, dead.attempts, dead.reason
+    FROM held
+    CROSS JOIN UNNEST($7::bigint[], $8::bigint[], $9::bigint[], $10::text[])
+        AS dead (id, seq, attempts, reason)
+    JOIN {prefix}messages m ON m.id = dead.id
+    ON CONFLICT (partition_id, seq) DO NOTHING
+), head AS (
+    SELECT held.partition_id, held.processed_seq, held.attempts, held.paused OR q.paused AS paused
+    FROM held
+    JOIN {prefix}partitions p ON p.partition_id = held.partition_id
+    JOIN {prefix}queues q ON q.queue = p.queue
+)
+SELECT head.processed_seq, head.attempts, head.paused, next.seq,
+       m.id, m.created_at, m.payload_type, m.key, m.headers, m.payload
+FROM head
+LEFT JOIN LATERAL (
+    SELECT sized.seq, sized.id,
+           SUM(sized.size) OVER (ORDER BY sized.seq) - sized.size AS bytes_before
+    FROM (
+        SELECT numbered.seq, numbered.id, COALESCE(OCTET_LENGTH(body.payload), 0) AS size
+        FROM (
+            SELECT GREATEST(run.first_seq, head.processed_seq + 1) + item.place - 1 AS seq, item.id
+            FROM (
+                SELECT r.first_seq, r.ids FROM {prefix}runs r
+                WHERE r.partition_id = head.partition_id AND r.last_seq > head.processed_seq
+                ORDER BY r.last_seq LIMIT $11
+            ) AS run
+            CROSS JOIN LATERAL UNNEST(run.ids[
+                GREATEST(head.processed_seq - run.first_seq + 2, 1)
+                : head.processed_seq + $11 - run.first_seq + 1
+            ]) WITH ORDINALITY AS item (id, place)
+            WHERE NOT head.paused
+        ) AS numbered
+        LEFT JOIN {prefix}messages body ON body.id = numbered.id
+        ORDER BY numbered.seq LIMIT $11
+    ) AS sized
+) AS next ON next.bytes_before < $12
+LEFT JOIN {prefix}messages m ON m.id = next.id
+ORDER BY next.seq

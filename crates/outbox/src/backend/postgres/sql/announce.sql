@@ -1,0 +1,12 @@
+WITH forgotten AS (
+    -- Ten lives after the last sign of life nobody asks any more.
+    DELETE FROM {prefix}processes WHERE seen_at < {now} - 10 * $3 AND incarnation <> $1
+), announced AS (
+    INSERT INTO {prefix}processes (incarnation, queues, started_at, seen_at)
+    VALUES ($1, $2, {now}, {now})
+    ON CONFLICT (incarnation) DO UPDATE SET queues = excluded.queues, seen_at = excluded.seen_at
+)
+SELECT incarnation, queues FROM {prefix}processes
+WHERE seen_at >= {now} - $3 AND incarnation <> $1
+UNION ALL SELECT $1, $2
+ORDER BY 1

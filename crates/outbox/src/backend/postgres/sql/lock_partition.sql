@@ -1,0 +1,7 @@
+-- A statement of its own: the one that looks must take its snapshot when the lock is already held.
+-- `foreign` is true when the transaction ids stored here are not those of this cluster.
+SELECT cluster IS DISTINCT FROM control.system_identifier AND cluster IS NOT NULL
+       OR pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(seen) AS foreign_ids
+FROM {prefix}partitions CROSS JOIN pg_control_system() AS control
+WHERE partition_id = $1
+FOR NO KEY UPDATE OF {prefix}partitions SKIP LOCKED

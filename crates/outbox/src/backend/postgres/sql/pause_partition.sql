@@ -1,0 +1,1 @@
+UPDATE {prefix}processors SET paused = $2 WHERE partition_id = $1

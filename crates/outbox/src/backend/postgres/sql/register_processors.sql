@@ -1,0 +1,8 @@
+WITH swept AS (
+    INSERT INTO {prefix}vacuum (partition_id)
+    SELECT partition_id FROM {prefix}partitions WHERE queue = $1
+    ON CONFLICT (partition_id) DO NOTHING
+)
+INSERT INTO {prefix}processors (partition_id)
+SELECT partition_id FROM {prefix}partitions WHERE queue = $1
+ON CONFLICT (partition_id) DO NOTHING

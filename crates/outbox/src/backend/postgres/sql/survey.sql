@@ -1,0 +1,16 @@
+SELECT * FROM (
+    SELECT p.partition_id,
+           p.upto IS NOT NULL
+           OR EXISTS (SELECT 1 FROM {prefix}messages m
+                      WHERE m.partition_id = p.partition_id AND m.xid >= pg_snapshot_xmax(p.seen))
+           OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.seen) AS open (xid)
+                      JOIN {prefix}messages m
+                        ON m.partition_id = p.partition_id AND m.xid = open.xid) AS unsequenced,
+           p.last_seq > c.processed_seq AND NOT c.paused AND NOT q.paused AS pending,
+           c.holder, c.epoch, c.renewals, c.lease_until <= {now} AS expired
+    FROM {prefix}partitions p
+    JOIN {prefix}processors c ON c.partition_id = p.partition_id
+    JOIN {prefix}queues q ON q.queue = p.queue
+    WHERE p.partition_id = ANY ($1)
+) AS partition
+WHERE unsequenced OR pending

@@ -1,0 +1,92 @@
+//! The one piece of text that is pasted into SQL: the common prefix of all table names. Validated
+//! here, so that the statements can be asserted safe.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::OutboxError;
+
+const MAX: usize = 32;
+
+/// What all table names begin with: `outbox_` unless configured otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TablePrefix(String);
+
+impl Default for TablePrefix {
+    fn default() -> Self {
+        Self("outbox_".to_owned())
+    }
+}
+
+impl FromStr for TablePrefix {
+    type Err = OutboxError;
+
+    /// A lower-case letter, then lower-case letters, digits and underscores: the same name on every
+    /// database, whatever it does with upper case, and nothing that could end an identifier.
+    fn from_str(prefix: &str) -> Result<Self, OutboxError> {
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let valid = prefix.len() <= MAX
+            && prefix.starts_with(|first: char| first.is_ascii_lowercase())
+            && prefix.bytes().all(inner);
+        if valid {
+            return Ok(Self(prefix.to_owned()));
+        }
+        let shown: String = prefix.chars().take(100).collect();
+        let allowed = format!(
+            "a lower-case letter, then at most {} of a-z, 0-9 and _",
+            MAX - 1
+        );
+        Err(OutboxError::config("table_prefix", shown, allowed))
+    }
+}
+
+impl fmt::Display for TablePrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Declares the statements of a backend: a field per file in its `sql/` folder, each with the prefix
+/// filled in once.
+macro_rules! statements {
+    ($($verb:ident),* $(,)?) => {
+        /// The statements, one per file in `sql/`.
+        #[derive(Debug)]
+        pub struct Statements {
+            $(pub(super) $verb: std::sync::Arc<str>,)*
+            pub(super) prefix: crate::backend::TablePrefix,
+        }
+
+        impl Statements {
+            pub(super) fn new(prefix: &crate::backend::TablePrefix) -> Self {
+                Self {
+                    $($verb: Self::fill(include_str!(concat!("sql/", stringify!($verb), ".sql")), prefix),)*
+                    prefix: prefix.clone(),
+                }
+            }
+
+            pub(super) fn fill(template: &str, prefix: &crate::backend::TablePrefix) -> std::sync::Arc<str> {
+                template.replace("{now}", NOW).replace("{prefix}", &prefix.to_string()).into()
+            }
+        }
+    };
+}
+pub(crate) use statements;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_a_plain_identifier_is_a_prefix() {
+        for good in ["outbox_", "a", "my_app_2_", &"a".repeat(32)] {
+            assert_eq!(good.parse::<TablePrefix>().unwrap().to_string(), good);
+        }
+        let long = "a".repeat(33);
+        for bad in [
+            "", "Outbox_", "1a", "_a", "a b", "a;--", "a\"", "a`", "a'", "á", "a\0", "{now}", &long,
+        ] {
+            assert!(bad.parse::<TablePrefix>().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,611 @@
+//! SQLite. One writer at a time: ids are in commit order, so sequencing is counting, and every
+//! transaction of ours that writes begins IMMEDIATE, for one that turns from reader to writer fails
+//! at once however long the busy timeout is.
+
+use serde_json::json;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, Sqlite};
+
+use super::prefix::statements;
+use super::{
+    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
+    Millis, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, dead_letter, sealed,
+};
+use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
+use crate::error::OutboxError;
+use crate::message::OutboxMessageId;
+use crate::queue::{Partitions, QueueName};
+
+/// The time of the statement, in milliseconds.
+const NOW: &str = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
+
+statements!(
+    announce,
+    bury,
+    claim,
+    claimed_dead_letters,
+    cleanup_dead_letters,
+    conclude_dead_letter,
+    count_dead_letters,
+    dead_letters,
+    depart,
+    enqueue,
+    forget_processes,
+    hold,
+    mark_requeued,
+    partition_ids,
+    pause_partition,
+    pause_queue,
+    processes,
+    queue_partitions,
+    read,
+    register_partitions,
+    register_processors,
+    register_queue,
+    release,
+    renew,
+    replay_dead_letters,
+    sequence,
+    settle,
+    survey,
+    sweep,
+    take_dead_letter,
+);
+
+/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
+macro_rules! query {
+    ($statement:expr) => {
+        sqlx::query(AssertSqlSafe(std::sync::Arc::clone(&$statement)))
+    };
+}
+
+impl sealed::Sealed for Sqlite {}
+
+impl Backend for Sqlite {
+    type Statements = Statements;
+    type Listener = ();
+    const CARRIES_SIGNALS: bool = false;
+    const BEGIN: &'static str = "BEGIN IMMEDIATE";
+
+    fn statements(prefix: &TablePrefix) -> Statements {
+        Statements::new(prefix)
+    }
+
+    async fn migrate_up(store: &Store<Self>) -> Answer<()> {
+        let prefix = &store.sql.prefix;
+        let mut transaction = Self::begin(store, None).await?;
+        if schema_version(&mut transaction, prefix).await? == 0 {
+            let up = Statements::fill(include_str!("migrations/1_up.sql"), prefix);
+            sqlx::raw_sql(AssertSqlSafe(up))
+                .execute(&mut *transaction)
+                .await?;
+            let version = format!("CREATE TABLE {prefix}schema AS SELECT 1 AS version");
+            sqlx::raw_sql(AssertSqlSafe(version))
+                .execute(&mut *transaction)
+                .await?;
+        }
+        transaction.commit().await
+    }
+
+    async fn migrate_down(store: &Store<Self>) -> Answer<()> {
+        let prefix = &store.sql.prefix;
+        let mut transaction = Self::begin(store, None).await?;
+        let down = Statements::fill(include_str!("migrations/1_down.sql"), prefix);
+        sqlx::raw_sql(AssertSqlSafe(down))
+            .execute(&mut *transaction)
+            .await?;
+        let version = format!("DROP TABLE IF EXISTS {prefix}schema");
+        sqlx::raw_sql(AssertSqlSafe(version))
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await
+    }
+
+    async fn schema_version(store: &Store<Self>) -> Answer<u32> {
+        schema_version(&mut *store.pool.acquire().await?, &store.sql.prefix).await
+    }
+
+    async fn register(
+        store: &Store<Self>,
+        queue: &QueueName,
+        partitions: Partitions,
+    ) -> Answer<Vec<PartitionId>> {
+        let sql = &store.sql;
+        let mut transaction = Self::begin(store, None).await?;
+        let count = i64::from(partitions.count());
+        query!(sql.register_queue)
+            .bind(queue.as_str())
+            .bind(count)
+            .execute(&mut *transaction)
+            .await?;
+        let found: i64 = query!(sql.queue_partitions)
+            .bind(queue.as_str())
+            .fetch_one(&mut *transaction)
+            .await?
+            .try_get(0)?;
+        if found != count {
+            return Err(OutboxError::PartitionCountMismatch {
+                queue: queue.to_string(),
+                expected: partitions.count(),
+                found: usize::try_from(found).unwrap_or(0),
+            });
+        }
+        query!(sql.register_partitions)
+            .bind(queue.as_str())
+            .bind(count)
+            .execute(&mut *transaction)
+            .await?;
+        query!(sql.register_processors)
+            .bind(queue.as_str())
+            .execute(&mut *transaction)
+            .await?;
+        let ids = query!(sql.partition_ids)
+            .bind(queue.as_str())
+            .try_map(|row: SqliteRow| row.try_get(0).map(PartitionId))
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(ids)
+    }
+
+    async fn enqueue(
+        sql: &Statements,
+        connection: &mut SqliteConnection,
+        messages: &[Addressed<'_>],
+    ) -> Answer<Vec<OutboxMessageId>> {
+        let mut payloads = Vec::new();
+        let mut fields = Vec::with_capacity(messages.len());
+        for (partition_id, message) in messages {
+            fields.push(json!({
+                "partition_id": partition_id.0,
+                "type": message.payload_type(),
+                "key": message.key(),
+                "headers": message.encoded_headers(),
+                "offset": payloads.len(),
+                "length": message.payload().len(),
+            }));
+            payloads.extend_from_slice(message.payload());
+        }
+        let ids = query!(sql.enqueue)
+            .bind(serde_json::Value::from(fields).to_string())
+            .bind(payloads)
+            .try_map(|row: SqliteRow| row.try_get(0).map(OutboxMessageId))
+            .fetch_all(connection)
+            .await?;
+        Ok(ids)
+    }
+
+    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+        let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+        let surveys = query!(store.sql.survey)
+            .bind(json!(ids).to_string())
+            .try_map(|row: SqliteRow| {
+                Ok(Survey {
+                    partition_id: PartitionId(row.try_get("partition_id")?),
+                    unsequenced: row.try_get("unsequenced")?,
+                    pending: row.try_get("pending")?,
+                    holder: row.try_get::<Option<String>, _>("holder")?.map(Incarnation),
+                    pulse: Pulse {
+                        epoch: Epoch(row.try_get("epoch")?),
+                        renewals: row.try_get("renewals")?,
+                    },
+                    expired: row.try_get("expired")?,
+                })
+            })
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(surveys)
+    }
+
+    async fn sequence(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        limit: u32,
+    ) -> Answer<Sequenced> {
+        let row = query!(store.sql.sequence)
+            .bind(partition_id.0)
+            .bind(limit)
+            .fetch_optional(&store.pool)
+            .await?;
+        let count: u32 = row.map_or(Ok(0), |row| row.try_get(0))?;
+        Ok(Sequenced::Done {
+            count,
+            more: count == limit,
+        })
+    }
+
+    async fn claim(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        holder: &Incarnation,
+        lease_millis: i64,
+        stale: Option<Pulse>,
+    ) -> Answer<Option<Claimed>> {
+        let row = query!(store.sql.claim)
+            .bind(partition_id.0)
+            .bind(&holder.0)
+            .bind(lease_millis)
+            .bind(stale.map(|pulse| pulse.epoch.0))
+            .bind(stale.map(|pulse| pulse.renewals))
+            .fetch_optional(&store.pool)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let lease = Lease {
+            partition_id,
+            epoch: Epoch(row.try_get(0)?),
+        };
+        Ok(Some(Claimed {
+            lease,
+            abandoned: row.try_get(1)?,
+        }))
+    }
+
+    async fn advance_alone(
+        store: &Store<Self>,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Answer<Advance> {
+        let mut transaction = Self::begin(store, None).await?;
+        let advance = Self::advance(
+            &store.sql,
+            &mut transaction,
+            lease,
+            lease_millis,
+            settlement,
+            limit,
+        )
+        .await?;
+        transaction.commit().await?;
+        Ok(advance)
+    }
+
+    async fn advance(
+        sql: &Statements,
+        connection: &mut SqliteConnection,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Answer<Advance> {
+        if !hold(sql, connection, lease, lease_millis, settlement).await? {
+            return Ok(Advance::Lost);
+        }
+        for dead in settlement
+            .iter()
+            .flat_map(|settlement| &settlement.dead_letters)
+        {
+            query!(sql.bury)
+                .bind(dead.id.0)
+                .bind(dead.seq.0)
+                .bind(dead.attempts)
+                .bind(&dead.reason)
+                .execute(&mut *connection)
+                .await?;
+        }
+        let rows = query!(sql.read)
+            .bind(lease.partition_id.0)
+            .bind(limit.messages)
+            .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+            .fetch_all(connection)
+            .await?;
+        let Some(first) = rows.first() else {
+            return Ok(Advance::Lost);
+        };
+        let mut head = Head {
+            cursor: Seq(first.try_get("processed_seq")?),
+            attempts: first.try_get("attempts")?,
+            paused: first.try_get("paused")?,
+            messages: Vec::with_capacity(rows.len()),
+        };
+        for (place, row) in (head.cursor.0 + 1..).zip(&rows) {
+            let Some(id) = row.try_get("id")? else {
+                continue;
+            };
+            head.messages.push(StoredMessage {
+                id: OutboxMessageId(id),
+                seq: Seq(place),
+                created_at: Millis(row.try_get("created_at")?),
+                payload: row.try_get("payload")?,
+                payload_type: row.try_get("payload_type")?,
+                key: row.try_get("key")?,
+                headers: row.try_get("headers")?,
+            });
+        }
+        Ok(Advance::Held(head))
+    }
+
+    async fn renew(
+        store: &Store<Self>,
+        leases: &[Lease],
+        lease_millis: i64,
+    ) -> Answer<Vec<PartitionId>> {
+        let renewed = query!(store.sql.renew)
+            .bind(pairs(leases))
+            .bind(lease_millis)
+            .try_map(|row: SqliteRow| row.try_get(0).map(PartitionId))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(renewed)
+    }
+
+    async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+        query!(store.sql.release)
+            .bind(pairs(leases))
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
+        let swept = query!(store.sql.sweep)
+            .bind(partition_id.0)
+            .bind(limit)
+            .execute(&store.pool)
+            .await?
+            .rows_affected();
+        Ok(Swept {
+            messages: swept,
+            more: swept == u64::from(limit),
+        })
+    }
+
+    async fn announce(
+        store: &Store<Self>,
+        process: &Process,
+        alive_millis: i64,
+    ) -> Answer<Vec<Process>> {
+        let mut transaction = Self::begin(store, None).await?;
+        query!(store.sql.announce)
+            .bind(&process.incarnation.0)
+            .bind(json!(process.queues).to_string())
+            .execute(&mut *transaction)
+            .await?;
+        query!(store.sql.forget_processes)
+            .bind(alive_millis)
+            .execute(&mut *transaction)
+            .await?;
+        let rows = query!(store.sql.processes)
+            .bind(alive_millis)
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        rows.iter().map(process_of).collect()
+    }
+
+    async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
+        query!(store.sql.depart)
+            .bind(&incarnation.0)
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> Answer<Vec<DeadLetter>> {
+        let letters = filtered(query!(store.sql.dead_letters), filter)
+            .bind(filter.status.map(DeadLetterStatus::as_str))
+            .bind(i64::from(filter.limit))
+            .try_map(|row: SqliteRow| dead_letter!(row))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(letters)
+    }
+
+    async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        let row = filtered(query!(store.sql.count_dead_letters), filter)
+            .bind(filter.status.map(DeadLetterStatus::as_str))
+            .fetch_one(&store.pool)
+            .await?;
+        Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
+    }
+
+    async fn replay_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+        token: &str,
+        claim_millis: i64,
+    ) -> Answer<Vec<DeadLetter>> {
+        let mut transaction = Self::begin(store, None).await?;
+        filtered(query!(store.sql.replay_dead_letters), filter)
+            .bind(i64::from(filter.limit))
+            .bind(token)
+            .bind(claim_millis)
+            .execute(&mut *transaction)
+            .await?;
+        let letters = query!(store.sql.claimed_dead_letters)
+            .bind(token)
+            .try_map(|row: SqliteRow| dead_letter!(row))
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(letters)
+    }
+
+    async fn conclude_dead_letters(
+        store: &Store<Self>,
+        letters: &[(i64, Option<&str>)],
+        conclusion: &Conclusion,
+    ) -> Answer<u64> {
+        let mut transaction = Self::begin(store, None).await?;
+        let mut concluded = 0;
+        for (id, token) in letters {
+            let result = query!(store.sql.conclude_dead_letter)
+                .bind(id)
+                .bind(token)
+                .bind(conclusion.status())
+                .bind(conclusion.reason())
+                .execute(&mut *transaction)
+                .await?;
+            concluded += result.rows_affected();
+        }
+        transaction.commit().await?;
+        Ok(concluded)
+    }
+
+    async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        let removed = filtered(query!(store.sql.cleanup_dead_letters), filter)
+            .bind(filter.status.map(DeadLetterStatus::as_str))
+            .bind(i64::from(filter.limit))
+            .execute(&store.pool)
+            .await?;
+        Ok(removed.rows_affected())
+    }
+
+    async fn take_dead_letter(
+        sql: &Statements,
+        connection: &mut SqliteConnection,
+        id: i64,
+    ) -> Answer<Option<DeadLetter>> {
+        let letter = query!(sql.take_dead_letter)
+            .bind(id)
+            .try_map(|row: SqliteRow| dead_letter!(row))
+            .fetch_optional(connection)
+            .await?;
+        Ok(letter)
+    }
+
+    async fn mark_requeued(
+        sql: &Statements,
+        connection: &mut SqliteConnection,
+        id: i64,
+        message_id: OutboxMessageId,
+    ) -> Answer<()> {
+        query!(sql.mark_requeued)
+            .bind(id)
+            .bind(message_id.0)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    async fn pause(
+        store: &Store<Self>,
+        queue: &str,
+        partition_id: Option<PartitionId>,
+        paused: bool,
+    ) -> Answer<()> {
+        let query = match partition_id {
+            None => query!(store.sql.pause_queue).bind(queue),
+            Some(partition_id) => query!(store.sql.pause_partition).bind(partition_id.0),
+        };
+        query.bind(paused).execute(&store.pool).await?;
+        Ok(())
+    }
+
+    async fn signal(_: &Store<Self>) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn listen(_: &Store<Self>) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn hear(_: &mut ()) -> Answer<()> {
+        std::future::pending().await
+    }
+
+    async fn begin(store: &Store<Self>, _: Option<i64>) -> Answer<OwnTransaction<Self>> {
+        OwnTransaction::begin(&store.pool, "BEGIN IMMEDIATE".into_sql_str()).await
+    }
+
+    async fn savepoint(connection: &mut SqliteConnection, verb: Savepoint) -> Answer<()> {
+        sqlx::raw_sql(verb.statement())
+            .execute(&mut *connection)
+            .await?;
+        if verb == Savepoint::Undo {
+            let release = Savepoint::Release.statement();
+            sqlx::raw_sql(release).execute(connection).await?;
+        }
+        Ok(())
+    }
+
+    fn is_retryable(error: &sqlx::Error) -> bool {
+        let sqlx::Error::Database(error) = error else {
+            return super::is_connection_loss(error);
+        };
+        // BUSY, LOCKED, and the conditions of the file system that may pass: FULL, IOERR, and
+        // PROTOCOL. The low byte is the primary code.
+        let code = error
+            .code()
+            .and_then(|code| code.parse::<i32>().ok())
+            .unwrap_or(0);
+        matches!(code & 0xff, 5 | 6 | 10 | 13 | 15)
+    }
+}
+
+async fn schema_version(connection: &mut SqliteConnection, prefix: &TablePrefix) -> Answer<u32> {
+    let there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+    let name = format!("{prefix}schema");
+    if sqlx::query(there)
+        .bind(name)
+        .fetch_optional(&mut *connection)
+        .await?
+        .is_none()
+    {
+        return Ok(0);
+    }
+    let version = format!("SELECT version FROM {prefix}schema");
+    Ok(sqlx::query_scalar(AssertSqlSafe(version))
+        .fetch_one(connection)
+        .await?)
+}
+
+/// Settles or just renews; whether the lease is ours.
+async fn hold(
+    sql: &Statements,
+    connection: &mut SqliteConnection,
+    lease: Lease,
+    lease_millis: i64,
+    settlement: Option<&Settlement>,
+) -> Answer<bool> {
+    let statement = if settlement.is_some() {
+        &sql.settle
+    } else {
+        &sql.hold
+    };
+    let mut query = query!(statement)
+        .bind(lease.partition_id.0)
+        .bind(lease.epoch.0)
+        .bind(lease_millis);
+    if let Some(settlement) = settlement {
+        query = query
+            .bind(settlement.cursor.0)
+            .bind(settlement.cursor_id.map(|id| id.0))
+            .bind(settlement.attempts)
+            .bind(settlement.last_error.as_deref());
+    }
+    Ok(query.execute(connection).await?.rows_affected() == 1)
+}
+
+fn pairs(leases: &[Lease]) -> String {
+    let pairs: Vec<_> = leases
+        .iter()
+        .map(|lease| (lease.partition_id.0, lease.epoch.0))
+        .collect();
+    json!(pairs).to_string()
+}
+
+fn process_of(row: &SqliteRow) -> Answer<Process> {
+    let queues: String = row.try_get("queues")?;
+    Ok(Process {
+        incarnation: Incarnation(row.try_get("incarnation")?),
+        queues: super::queue_list(&queues),
+    })
+}
+
+/// Binds the part of a filter that all statements have in common.
+fn filtered<'q>(
+    query: Query<'q, Sqlite, SqliteArguments>,
+    filter: &'q DeadLetterFilter,
+) -> Query<'q, Sqlite, SqliteArguments> {
+    query
+        .bind(filter.queue.as_deref())
+        .bind(filter.partition.map(i64::from))
+        .bind(filter.payload_type.as_deref())
+}

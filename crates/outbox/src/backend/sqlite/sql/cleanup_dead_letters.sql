@@ -1,0 +1,11 @@
+DELETE FROM {prefix}dead_letters WHERE id IN (
+    SELECT d.id
+    FROM {prefix}dead_letters d
+    JOIN {prefix}partitions p ON p.partition_id = d.partition_id
+    WHERE (?1 IS NULL OR p.queue = ?1)
+      AND (?2 IS NULL OR p.partition = ?2)
+      AND (?3 IS NULL OR d.payload_type = ?3)
+      AND (?4 IS NULL OR d.status = ?4)
+      AND d.status IN ('resolved', 'discarded')
+    ORDER BY d.id LIMIT ?5
+)

@@ -1,0 +1,1 @@
+UPDATE {prefix}queues SET paused = ?2 WHERE queue = ?1

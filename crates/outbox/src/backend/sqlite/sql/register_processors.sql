@@ -1,0 +1,3 @@
+INSERT INTO {prefix}processors (partition_id)
+SELECT partition_id FROM {prefix}partitions WHERE queue = ?1
+ON CONFLICT (partition_id) DO NOTHING

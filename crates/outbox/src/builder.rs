@@ -1,0 +1,497 @@
+//! From a pool and some queues to running workers. Bad configuration is refused here, before anything
+//! runs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sqlx::Pool;
+use taskward::{
+    Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet, TracingListener,
+    WorkerBuilder, poker,
+};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{Backend, Incarnation, Store, TablePrefix};
+use crate::config::{LeaseConfig, OutboxConfig, SequencerConfig};
+use crate::engine::{Desk, Engine, Queue};
+use crate::error::OutboxError;
+use crate::handle::OutboxHandle;
+use crate::handler::{
+    EachMessage, Handler, LeasedHandler, LeasedMessageHandler, TransactionalHandler,
+    TransactionalMessageHandler,
+};
+use crate::outbox::Outbox;
+use crate::queue::{Partitions, QueueName};
+use crate::schedule::Schedule;
+use crate::tuning::{OutboxProfile, WorkerTuning};
+use crate::workers::herald::{Herald, Listener};
+use crate::workers::keeper::Keeper;
+use crate::workers::processor::Processor;
+use crate::workers::reconciler::Reconciler;
+use crate::workers::scout::Scout;
+use crate::workers::sequencer::Sequencer;
+use crate::workers::vacuum::Vacuum;
+
+/// The largest payload unless configured otherwise.
+const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
+/// How long `stop` waits unless configured otherwise.
+const DEFAULT_STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// Sequencers that always find a permit, and permits they share with the vacuum and the reconciler.
+const DEFAULT_MAINTENANCE: (usize, usize) = (1, 1);
+
+/// No pause between two executions: they wait by themselves.
+const AT_ONCE: PacingConfig = PacingConfig {
+    min_interval: Duration::ZERO,
+    active_interval: Duration::ZERO,
+    ramp_step: Duration::ZERO,
+};
+
+#[derive(Debug)]
+struct QueueConfig<DB: Backend> {
+    name: String,
+    partitions: Partitions,
+    handler: Option<Handler<DB>>,
+    lease: LeaseConfig,
+    max_attempts: Option<u32>,
+}
+
+/// Configures an outbox. What is set for a queue applies to the queue named last.
+#[derive(Debug)]
+#[must_use = "nothing runs before `start`"]
+pub struct OutboxBuilder<DB: Backend> {
+    pool: Pool<DB>,
+    profile: OutboxProfile,
+    tunings: [Option<WorkerTuning>; 4],
+    sequencer: SequencerConfig,
+    processors: Option<usize>,
+    maintenance: (usize, usize),
+    table_prefix: String,
+    max_payload: usize,
+    stop_deadline: Duration,
+    auto_migrate: bool,
+    queues: Vec<QueueConfig<DB>>,
+    misplaced: Option<&'static str>,
+}
+
+/// A queue that still needs to know who handles it.
+#[derive(Debug)]
+#[must_use = "say who handles the queue, or `produce_only`"]
+pub struct QueueBuilder<DB: Backend> {
+    builder: OutboxBuilder<DB>,
+    name: String,
+    partitions: Partitions,
+}
+
+impl<DB: Backend> QueueBuilder<DB> {
+    /// Each message to a handler outside any transaction, at least once.
+    pub fn leased(self, handler: impl LeasedMessageHandler + 'static) -> OutboxBuilder<DB> {
+        self.batch_leased(EachMessage(handler))
+    }
+
+    /// Batches to a handler outside any transaction, at least once.
+    pub fn batch_leased(self, handler: impl LeasedHandler + 'static) -> OutboxBuilder<DB> {
+        self.handled_by(Some(Handler::Leased(Box::new(handler))))
+    }
+
+    /// Each message to a handler inside the transaction that settles it.
+    pub fn transactional(
+        self,
+        handler: impl TransactionalMessageHandler<DB> + 'static,
+    ) -> OutboxBuilder<DB> {
+        self.handled_by(Some(Handler::TransactionalMessage(Box::new(handler))))
+    }
+
+    /// Batches to a handler inside the transaction that settles them.
+    pub fn batch_transactional(
+        self,
+        handler: impl TransactionalHandler<DB> + 'static,
+    ) -> OutboxBuilder<DB> {
+        self.handled_by(Some(Handler::TransactionalBatch(Box::new(handler))))
+    }
+
+    /// This process only writes to the queue; others handle it.
+    pub fn produce_only(self) -> OutboxBuilder<DB> {
+        self.handled_by(None)
+    }
+
+    fn handled_by(mut self, handler: Option<Handler<DB>>) -> OutboxBuilder<DB> {
+        self.builder.queues.push(QueueConfig {
+            name: self.name,
+            partitions: self.partitions,
+            handler,
+            lease: LeaseConfig::default(),
+            max_attempts: None,
+        });
+        self.builder
+    }
+}
+
+impl<DB: Backend> OutboxBuilder<DB> {
+    pub(crate) fn new(pool: Pool<DB>) -> Self {
+        Self {
+            pool,
+            profile: OutboxProfile::default(),
+            tunings: [None; 4],
+            sequencer: OutboxConfig::default().sequencer,
+            processors: None,
+            maintenance: DEFAULT_MAINTENANCE,
+            table_prefix: TablePrefix::default().to_string(),
+            max_payload: DEFAULT_MAX_PAYLOAD,
+            stop_deadline: DEFAULT_STOP_DEADLINE,
+            auto_migrate: false,
+            queues: Vec::new(),
+            misplaced: None,
+        }
+    }
+
+    /// The tuning of every worker at once.
+    pub fn profile(mut self, profile: OutboxProfile) -> Self {
+        self.profile = profile;
+        self
+    }
+
+    /// The sequencer's tuning, whatever the profile says.
+    pub fn sequencer_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.tunings[0] = Some(tuning);
+        self
+    }
+
+    /// The processors' tuning, whatever the profile says.
+    pub fn processor_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.tunings[1] = Some(tuning);
+        self
+    }
+
+    /// The vacuum's tuning, whatever the profile says.
+    pub fn vacuum_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.tunings[2] = Some(tuning);
+        self
+    }
+
+    /// The reconciler's tuning, whatever the profile says.
+    pub fn reconciler_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.tunings[3] = Some(tuning);
+        self
+    }
+
+    /// At most so many handlers at once. Default: one per partition.
+    pub fn processors(mut self, n: usize) -> Self {
+        self.processors = Some(n);
+        self
+    }
+
+    /// How many maintenance workers may use the database at once: sequencers have `guaranteed`
+    /// permits of their own, and share `shared` with the vacuum and the reconciler.
+    pub fn maintenance(mut self, guaranteed: usize, shared: usize) -> Self {
+        self.maintenance = (guaranteed, shared);
+        self
+    }
+
+    /// The most partitions a sequencer takes on in one round.
+    pub fn partition_batch_limit(mut self, n: u32) -> Self {
+        self.sequencer.partition_batch_limit = n;
+        self
+    }
+
+    /// The most steps a sequencer makes on one partition before the next has its turn.
+    pub fn max_inner_iterations(mut self, n: u32) -> Self {
+        self.sequencer.max_inner_iterations = n;
+        self
+    }
+
+    /// What all table names begin with. Default `outbox_`.
+    pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.table_prefix = prefix.into();
+        self
+    }
+
+    /// The largest payload, in bytes. Default 1 MiB.
+    pub fn max_payload(mut self, bytes: usize) -> Self {
+        self.max_payload = bytes;
+        self
+    }
+
+    /// How long [`OutboxHandle::stop`] waits for handlers. Default 30 s.
+    pub fn stop_deadline(mut self, deadline: Duration) -> Self {
+        self.stop_deadline = deadline;
+        self
+    }
+
+    /// Brings the schema up to date at `start` instead of only checking it.
+    pub fn auto_migrate(mut self) -> Self {
+        self.auto_migrate = true;
+        self
+    }
+
+    /// Adds a queue; say next who handles it.
+    pub fn queue(self, name: impl Into<String>, partitions: Partitions) -> QueueBuilder<DB> {
+        QueueBuilder {
+            builder: self,
+            name: name.into(),
+            partitions,
+        }
+    }
+
+    /// How long the lease of the last queue lasts.
+    pub fn lease(mut self, lease: LeaseConfig) -> Self {
+        match self.queues.last_mut() {
+            Some(queue) => queue.lease = lease,
+            None => self.misplaced = Some("lease"),
+        }
+        self
+    }
+
+    /// After so many failed attempts a message of the last queue goes to the dead letters.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        match self.queues.last_mut() {
+            Some(queue) => queue.max_attempts = Some(attempts),
+            None => self.misplaced = Some("max_attempts"),
+        }
+        self
+    }
+
+    fn resolved_profile(&self) -> OutboxProfile {
+        let [sequencer, processor, vacuum, reconciler] = self.tunings;
+        OutboxProfile {
+            sequencer: sequencer.unwrap_or(self.profile.sequencer),
+            processor: processor.unwrap_or(self.profile.processor),
+            vacuum: vacuum.unwrap_or(self.profile.vacuum),
+            reconciler: reconciler.unwrap_or(self.profile.reconciler),
+        }
+    }
+
+    fn validate(&self) -> Result<(), OutboxError> {
+        if let Some(setting) = self.misplaced {
+            return Err(OutboxError::config(
+                setting,
+                "set",
+                "set after the queue it is for",
+            ));
+        }
+        if self.processors == Some(0) {
+            return Err(OutboxError::config("processors", 0, "at least 1"));
+        }
+        if self.maintenance.0 + self.maintenance.1 == 0 || self.maintenance.1 == 0 {
+            return Err(OutboxError::config(
+                "maintenance",
+                self.maintenance,
+                "at least 1 shared",
+            ));
+        }
+        let profile = self.resolved_profile();
+        for tuning in [
+            profile.sequencer,
+            profile.processor,
+            profile.vacuum,
+            profile.reconciler,
+        ] {
+            tuning.validate()?;
+        }
+        for (index, queue) in self.queues.iter().enumerate() {
+            queue.name.parse::<QueueName>()?;
+            queue.lease.validate()?;
+            if queue.max_attempts == Some(0) {
+                return Err(OutboxError::config("max_attempts", 0, "at least 1"));
+            }
+            if self.queues[..index]
+                .iter()
+                .any(|earlier| earlier.name == queue.name)
+            {
+                return Err(OutboxError::config("queue", &queue.name, "named once"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the configuration and the schema, registers the queues and starts the workers.
+    pub async fn start(mut self) -> Result<OutboxHandle<DB>, OutboxError> {
+        self.validate()?;
+        let prefix: TablePrefix = self.table_prefix.parse()?;
+        let profile = self.resolved_profile();
+        let mut sequencer = self.sequencer;
+        sequencer.batch_size = profile.sequencer.batch_size;
+        sequencer.poll_interval = profile.sequencer.idle_interval;
+        sequencer.validate()?;
+
+        let store = Store {
+            pool: self.pool.clone(),
+            sql: DB::statements(&prefix),
+        };
+        if self.auto_migrate {
+            DB::migrate_up(&store).await?;
+        }
+        let version = DB::schema_version(&store).await?;
+        if version != crate::backend::SCHEMA_VERSION {
+            return Err(OutboxError::SchemaVersion {
+                found: version,
+                expected: crate::backend::SCHEMA_VERSION,
+            });
+        }
+        let mut queues = HashMap::new();
+        for config in std::mem::take(&mut self.queues) {
+            let name: QueueName = config.name.parse()?;
+            let partition_ids = DB::register(&store, &name, config.partitions).await?;
+            let queue = Queue {
+                name: name.as_str().into(),
+                partitions: config.partitions,
+                partition_ids,
+                handler: config.handler,
+                lease: config.lease,
+                max_attempts: config.max_attempts,
+            };
+            queues.insert(config.name, Arc::new(queue));
+        }
+        let desks = queues
+            .values()
+            .filter(|queue: &&Arc<Queue<DB>>| queue.handler.is_some())
+            .flat_map(|queue| queue.partition_ids.iter().map(|id| (*id, Desk::default())))
+            .collect();
+        let engine = Arc::new(Engine {
+            store,
+            queues,
+            incarnation: Incarnation(uuid::Uuid::now_v7().to_string()),
+            max_payload: self.max_payload,
+            sequencer,
+            profile,
+            desks,
+            schedule: Mutex::new(Schedule::default()),
+            sequencer_bell: Arc::new(Notify::new()),
+            scout_bell: Arc::new(Notify::new()),
+            enqueued: Mutex::default(),
+            settled: Mutex::default(),
+            vacuum_bell: Arc::new(Notify::new()),
+            herald_bell: Arc::new(Notify::new()),
+        });
+        let workers = self.spawn(&engine);
+        Ok(OutboxHandle::new(Outbox { engine }, workers))
+    }
+
+    /// The one place that spawns workers.
+    fn spawn(&self, engine: &Arc<Engine<DB>>) -> TaskSet {
+        let cancel = CancellationToken::new();
+        let mut workers = TaskSet::new(cancel.clone()).shutdown_deadline(self.stop_deadline);
+        let profile = &engine.profile;
+        let shared = Arc::new(Semaphore::new(self.maintenance.1));
+        let guaranteed = Arc::new(Semaphore::new(self.maintenance.0));
+        let bulkhead = |name: &str, semaphore: ConcurrencyLimit| {
+            Bulkhead::new(
+                name,
+                BulkheadConfig {
+                    semaphore,
+                    ..Default::default()
+                },
+            )
+        };
+        // A worker's bell, rung once at the start, and its idle poll.
+        let bells = |bell: &Arc<Notify>, tuning: &WorkerTuning| {
+            bell.notify_one();
+            let (poll, _) = poker(tuning.idle_interval, cancel.clone());
+            (Arc::clone(bell), poll)
+        };
+
+        let (bell, poll) = bells(&engine.sequencer_bell, &profile.sequencer);
+        for _ in 0..self.maintenance.0 + self.maintenance.1 {
+            let limit = ConcurrencyLimit::Tiered {
+                guaranteed: Arc::clone(&guaranteed),
+                shared: Arc::clone(&shared),
+            };
+            let worker = WorkerBuilder::new("sequencer", cancel.clone())
+                .notifier(Arc::clone(&bell))
+                .notifier(Arc::clone(&poll))
+                .pacing(profile.sequencer)
+                .bulkhead(bulkhead("sequencer", limit))
+                .listener(TracingListener)
+                .build(Sequencer {
+                    engine: Arc::clone(engine),
+                });
+            workers.spawn("sequencer", worker.run());
+        }
+
+        let limit = self.processors.map(|n| Arc::new(Semaphore::new(n)));
+        for queue in engine
+            .queues
+            .values()
+            .filter(|queue| queue.handler.is_some())
+        {
+            for (partition, id) in (0..).zip(&queue.partition_ids) {
+                let name = crate::workers::processor::worker_name(&queue.name);
+                let (bell, poll) = bells(&engine.desks[id].bell, &profile.processor);
+                let limit = limit
+                    .clone()
+                    .map_or_else(Default::default, ConcurrencyLimit::Fixed);
+                let worker = WorkerBuilder::new(name.as_str(), cancel.clone())
+                    .notifier(bell)
+                    .notifier(poll)
+                    .pacing(profile.processor)
+                    .bulkhead(bulkhead(&name, limit))
+                    .listener(TracingListener)
+                    .build(Processor::new(
+                        Arc::clone(engine),
+                        Arc::clone(queue),
+                        partition,
+                    ));
+                workers.spawn(name, worker.run());
+            }
+        }
+
+        let (bell, poll) = bells(&engine.vacuum_bell, &profile.vacuum);
+        let limit = ConcurrencyLimit::Fixed(Arc::clone(&shared));
+        let worker = WorkerBuilder::new("vacuum", cancel.clone())
+            .notifier(bell)
+            .notifier(poll)
+            .pacing(profile.vacuum)
+            .bulkhead(bulkhead("vacuum", limit))
+            .listener(TracingListener)
+            .build(Vacuum::new(Arc::clone(engine)));
+        workers.spawn("vacuum", worker.run());
+
+        let (poll, _) = poker(profile.reconciler.idle_interval, cancel.clone());
+        let worker = WorkerBuilder::new("reconciler", cancel.clone())
+            .notifier(poll)
+            .listener(TracingListener)
+            .build(Reconciler {
+                engine: Arc::clone(engine),
+            });
+        workers.spawn("reconciler", worker.run());
+
+        let (beat, _) = poker(Duration::from_secs(1), cancel.clone());
+        beat.notify_one();
+        let worker = WorkerBuilder::new("keeper", cancel.clone())
+            .notifier(beat)
+            .listener(TracingListener)
+            .build(Keeper::new(Arc::clone(engine)));
+        workers.spawn("keeper", worker.run());
+
+        if DB::CARRIES_SIGNALS {
+            let worker = WorkerBuilder::new("herald", cancel.clone())
+                .notifier(Arc::clone(&engine.herald_bell))
+                .listener(TracingListener)
+                .build(Herald {
+                    engine: Arc::clone(engine),
+                });
+            workers.spawn("herald", worker.run());
+            // Asks again after a lost connection, for nobody would ring it.
+            let (again, _) = poker(Duration::from_secs(1), cancel.clone());
+            again.notify_one();
+            let worker = WorkerBuilder::new("listener", cancel.clone())
+                .notifier(again)
+                .pacing(AT_ONCE)
+                .listener(TracingListener)
+                .build(Listener {
+                    engine: Arc::clone(engine),
+                    connection: None,
+                });
+            workers.spawn("listener", worker.run());
+        }
+
+        engine.scout_bell.notify_one();
+        let worker = WorkerBuilder::new("scout", cancel)
+            .notifier(Arc::clone(&engine.scout_bell))
+            .listener(TracingListener)
+            .build(Scout::new(Arc::clone(engine)));
+        workers.spawn("scout", worker.run());
+        workers
+    }
+}

@@ -1,0 +1,307 @@
+//! Rejected messages: kept with payload, reason and history until an operator has decided.
+//!
+//! ```text
+//!               replay                 resolve
+//!   pending ─────────────▶ reprocessing ─────────▶ resolved
+//!     │  ▲  ▲                  │  │                   ▲
+//!     │  │  └──── reject ──────┘  │                   │
+//!     │  └─ claim ran out ────────┘                   │
+//!     ├────────────── requeue ────────────────────────┘
+//!     └────────────── discard ──────▶ discarded
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use crate::backend::{Backend, Conclusion, PartitionId};
+use crate::error::OutboxError;
+use crate::message::{EnqueueMessage, OutboxMessageId};
+use crate::outbox::Outbox;
+use crate::pipeline::deliver::storable;
+
+/// Where a dead letter is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeadLetterStatus {
+    /// Waits for somebody to decide.
+    Pending,
+    /// Somebody is trying it again, until a deadline.
+    Reprocessing,
+    /// It was handled after all, or requeued.
+    Resolved,
+    /// Nobody will handle it.
+    Discarded,
+}
+
+impl DeadLetterStatus {
+    /// As it is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Reprocessing => "reprocessing",
+            Self::Resolved => "resolved",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+impl fmt::Display for DeadLetterStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for DeadLetterStatus {
+    type Err = OutboxError;
+
+    fn from_str(text: &str) -> Result<Self, OutboxError> {
+        [
+            Self::Pending,
+            Self::Reprocessing,
+            Self::Resolved,
+            Self::Discarded,
+        ]
+        .into_iter()
+        .find(|status| status.as_str() == text)
+        .ok_or_else(|| {
+            let allowed = "pending, reprocessing, resolved or discarded";
+            OutboxError::config("status", text, allowed)
+        })
+    }
+}
+
+/// A rejected message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// Its number among the dead letters.
+    pub id: i64,
+    /// The queue it was enqueued to.
+    pub queue: String,
+    /// The partition of the queue, counted from 0.
+    pub partition: u32,
+    /// The database's number of the partition.
+    pub partition_id: i64,
+    /// Its place in the partition.
+    pub seq: i64,
+    /// The message's identity.
+    pub message_id: OutboxMessageId,
+    /// What was enqueued.
+    pub payload: Vec<u8>,
+    /// What that is.
+    pub payload_type: String,
+    /// The key it was enqueued with.
+    pub key: Option<String>,
+    /// The headers it was enqueued with.
+    pub headers: BTreeMap<String, String>,
+    /// When it was enqueued.
+    pub created_at: SystemTime,
+    /// When it was rejected.
+    pub failed_at: SystemTime,
+    /// Why it was rejected, the last time.
+    pub last_error: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Where it is on its way.
+    pub status: DeadLetterStatus,
+    /// Until when somebody may try it again.
+    pub deadline: Option<SystemTime>,
+    /// When it was resolved or discarded.
+    pub completed_at: Option<SystemTime>,
+    /// The message it was requeued as.
+    pub requeued_as: Option<OutboxMessageId>,
+    /// Whose claim it is under.
+    pub(crate) claim_token: Option<String>,
+}
+
+/// Which dead letters to look at. Everything that is not set lets all through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct DeadLetterFilter {
+    pub(crate) queue: Option<String>,
+    pub(crate) partition: Option<u32>,
+    pub(crate) payload_type: Option<String>,
+    pub(crate) status: Option<DeadLetterStatus>,
+    pub(crate) limit: u32,
+}
+
+impl Default for DeadLetterFilter {
+    fn default() -> Self {
+        Self {
+            queue: None,
+            partition: None,
+            payload_type: None,
+            status: None,
+            limit: 100,
+        }
+    }
+}
+
+impl DeadLetterFilter {
+    /// The newest 100 of all.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only those of this queue.
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.queue = Some(queue.into());
+        self
+    }
+
+    /// Only those of this partition of their queue, counted from 0.
+    pub fn partition(mut self, partition: u32) -> Self {
+        self.partition = Some(partition);
+        self
+    }
+
+    /// Only those of this payload type.
+    pub fn payload_type(mut self, payload_type: impl Into<String>) -> Self {
+        self.payload_type = Some(payload_type.into());
+        self
+    }
+
+    /// Only those with this status.
+    pub fn status(mut self, status: DeadLetterStatus) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// At most so many. Default 100.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+}
+
+/// Dead letters.
+impl<DB: Backend> Outbox<DB> {
+    /// The dead letters a filter lets through, newest first.
+    pub async fn dead_letter_list(
+        &self,
+        filter: &DeadLetterFilter,
+    ) -> Result<Vec<DeadLetter>, OutboxError> {
+        DB::dead_letters(&self.engine.store, filter).await
+    }
+
+    /// How many dead letters a filter lets through, whatever its limit.
+    pub async fn dead_letter_count(&self, filter: &DeadLetterFilter) -> Result<u64, OutboxError> {
+        DB::count_dead_letters(&self.engine.store, filter).await
+    }
+
+    /// Claims dead letters to try them again by hand, oldest first: pending ones, and those whose
+    /// claim has run out. Nobody else gets them before `deadline` has passed. End each with
+    /// [`dead_letter_resolve`](Self::dead_letter_resolve) or
+    /// [`dead_letter_reject`](Self::dead_letter_reject).
+    pub async fn dead_letter_replay(
+        &self,
+        filter: &DeadLetterFilter,
+        deadline: Duration,
+    ) -> Result<Vec<DeadLetter>, OutboxError> {
+        let token = uuid::Uuid::new_v4().to_string();
+        let millis = i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX / 4);
+        DB::replay_dead_letters(&self.engine.store, filter, &token, millis).await
+    }
+
+    /// Says that claimed dead letters were handled. Answers how many: those whose claim ran out and
+    /// went to somebody else are not yours to resolve.
+    pub async fn dead_letter_resolve(&self, claimed: &[DeadLetter]) -> Result<u64, OutboxError> {
+        self.conclude(claimed, Conclusion::Resolved).await
+    }
+
+    /// Says that claimed dead letters failed again: they are pending once more, with one attempt
+    /// more and this reason. Answers how many.
+    pub async fn dead_letter_reject(
+        &self,
+        claimed: &[DeadLetter],
+        reason: &str,
+    ) -> Result<u64, OutboxError> {
+        self.conclude(claimed, Conclusion::Rejected(storable(reason)))
+            .await
+    }
+
+    /// Says that nobody will handle these. Pending ones, or claimed by the caller. Answers how many.
+    pub async fn dead_letter_discard(&self, letters: &[DeadLetter]) -> Result<u64, OutboxError> {
+        self.conclude(letters, Conclusion::Discarded).await
+    }
+
+    async fn conclude(
+        &self,
+        letters: &[DeadLetter],
+        conclusion: Conclusion,
+    ) -> Result<u64, OutboxError> {
+        let claims: Vec<_> = letters
+            .iter()
+            .map(|letter| (letter.id, letter.claim_token.as_deref()))
+            .collect();
+        DB::conclude_dead_letters(&self.engine.store, &claims, &conclusion).await
+    }
+
+    /// Deletes resolved and discarded dead letters, at most as many as the filter's limit. Answers
+    /// how many.
+    pub async fn dead_letter_cleanup(&self, filter: &DeadLetterFilter) -> Result<u64, OutboxError> {
+        DB::cleanup_dead_letters(&self.engine.store, filter).await
+    }
+
+    /// Puts a pending dead letter back into its queue as a new message, behind everything that is
+    /// there, and resolves it. The message says in its headers where it comes from:
+    /// `outbox-requeued-from` (the dead letter), `outbox-attempts` and `outbox-last-error`.
+    pub async fn dead_letter_requeue(&self, id: i64) -> Result<OutboxMessageId, OutboxError> {
+        let store = &self.engine.store;
+        let mut transaction = DB::begin(store, None).await?;
+        let Some(letter) = DB::take_dead_letter(&store.sql, &mut transaction, id).await? else {
+            transaction.roll_back().await?;
+            return Err(OutboxError::DeadLetterNotPending(id));
+        };
+        let message = EnqueueMessage::requeued(&letter);
+        let addressed = [(PartitionId(letter.partition_id), &message)];
+        let ids = DB::enqueue(&store.sql, &mut transaction, &addressed).await?;
+        let message_id = *ids.first().ok_or(sqlx::Error::RowNotFound)?;
+        DB::mark_requeued(&store.sql, &mut transaction, id, message_id).await?;
+        transaction.commit().await?;
+        self.engine.mark([PartitionId(letter.partition_id)]);
+        Ok(message_id)
+    }
+}
+
+/// Pausing.
+impl<DB: Backend> Outbox<DB> {
+    /// Stops deliveries of a queue, or of one of its partitions, in every process, after the batch
+    /// in hand. Enqueuing goes on.
+    pub async fn pause(&self, queue: &str, partition: Option<u32>) -> Result<(), OutboxError> {
+        self.set_paused(queue, partition, true).await
+    }
+
+    /// Lets deliveries go on.
+    pub async fn resume(&self, queue: &str, partition: Option<u32>) -> Result<(), OutboxError> {
+        self.set_paused(queue, partition, false).await?;
+        // This process at once; others find it by looking.
+        for partition_id in &self.queue(queue)?.partition_ids {
+            self.engine.ring(*partition_id);
+        }
+        Ok(())
+    }
+
+    async fn set_paused(
+        &self,
+        queue: &str,
+        partition: Option<u32>,
+        paused: bool,
+    ) -> Result<(), OutboxError> {
+        let registered = self.queue(queue)?;
+        let partition_id = match partition {
+            None => None,
+            Some(partition) => {
+                let id = registered.partition_ids.get(partition as usize).copied();
+                Some(id.ok_or_else(|| OutboxError::PartitionOutOfRange {
+                    queue: queue.to_owned(),
+                    partition,
+                    max: u32::from(registered.partitions.count()) - 1,
+                })?)
+            }
+        };
+        DB::pause(&self.engine.store, queue, partition_id, paused).await
+    }
+}

@@ -1,0 +1,164 @@
+//! What the workers of one process share: the store, the queues, and the signals between them. No
+//! worker calls another; they leave notes here and ring.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Store};
+use crate::config::{LeaseConfig, SequencerConfig};
+use crate::handler::Handler;
+use crate::queue::Partitions;
+use crate::schedule::Schedule;
+use crate::tuning::OutboxProfile;
+
+/// A registered queue.
+#[derive(Debug)]
+pub(crate) struct Queue<DB: Backend> {
+    pub(crate) name: Arc<str>,
+    pub(crate) partitions: Partitions,
+    /// In the order of the partitions.
+    pub(crate) partition_ids: Vec<PartitionId>,
+    /// `None`: produce only.
+    pub(crate) handler: Option<Handler<DB>>,
+    pub(crate) lease: LeaseConfig,
+    pub(crate) max_attempts: Option<u32>,
+}
+
+impl<DB: Backend> Queue<DB> {
+    pub(crate) fn lease_millis(&self) -> i64 {
+        i64::try_from(self.lease.duration.as_millis()).unwrap_or(i64::MAX / 4)
+    }
+}
+
+/// What is known in this process of one partition it has a handler for.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    /// Wakes the partition's processor.
+    pub(crate) bell: Arc<Notify>,
+    note: Mutex<Note>,
+}
+
+/// The note on a desk.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Note {
+    /// The lease the processor holds.
+    pub(crate) lease: Option<Lease>,
+    /// Whether a handler runs under it: then nobody else renews it.
+    pub(crate) handling: bool,
+    /// Whether this process should hold the partition.
+    pub(crate) ours: bool,
+    /// Whether the processor may claim although the partition is not ours, or although the lease has
+    /// not run out by the database's clock.
+    pub(crate) permit: Option<ClaimPermit>,
+}
+
+/// Why a processor may claim out of turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClaimPermit {
+    /// Nobody has claimed pending work for a while.
+    Unclaimed,
+    /// The holder gave no sign of life for a whole lease on our own clock.
+    Stale(Pulse),
+}
+
+impl Desk {
+    pub(crate) fn note(&self) -> MutexGuard<'_, Note> {
+        lock(&self.note)
+    }
+}
+
+/// The state behind a lock stays valid at every step, so a panic elsewhere does not spoil it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the workers of a process share.
+#[derive(Debug)]
+pub(crate) struct Engine<DB: Backend> {
+    pub(crate) store: Store<DB>,
+    pub(crate) queues: HashMap<String, Arc<Queue<DB>>>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) max_payload: usize,
+    pub(crate) sequencer: SequencerConfig,
+    pub(crate) profile: OutboxProfile,
+    /// One per partition with a handler here.
+    pub(crate) desks: HashMap<PartitionId, Desk>,
+    pub(crate) schedule: Mutex<Schedule>,
+    /// Wakes a sequencer.
+    pub(crate) sequencer_bell: Arc<Notify>,
+    /// Makes the scout look now.
+    pub(crate) scout_bell: Arc<Notify>,
+    /// Where something was enqueued whose commit nobody has announced yet.
+    pub(crate) enqueued: Mutex<HashSet<PartitionId>>,
+    /// Where something was settled since the vacuum last looked.
+    pub(crate) settled: Mutex<HashSet<PartitionId>>,
+    /// Wakes the vacuum.
+    pub(crate) vacuum_bell: Arc<Notify>,
+    /// Makes the herald tell other processes.
+    pub(crate) herald_bell: Arc<Notify>,
+}
+
+impl<DB: Backend> Engine<DB> {
+    /// Every partition of every registered queue.
+    pub(crate) fn partition_ids(&self) -> Vec<PartitionId> {
+        self.queues
+            .values()
+            .flat_map(|queue| queue.partition_ids.iter().copied())
+            .collect()
+    }
+
+    /// Committed work was seen in these partitions.
+    pub(crate) fn mark(&self, partitions: impl IntoIterator<Item = PartitionId>) {
+        let now = Instant::now();
+        let mut schedule = lock(&self.schedule);
+        for partition_id in partitions {
+            schedule.mark(partition_id, now);
+        }
+        drop(schedule);
+        self.sequencer_bell.notify_one();
+    }
+
+    /// Something was enqueued in a transaction that is still open.
+    pub(crate) fn note_enqueued(&self, partitions: impl IntoIterator<Item = PartitionId>) {
+        let mut enqueued = lock(&self.enqueued);
+        let idle = enqueued.is_empty();
+        enqueued.extend(partitions);
+        drop(enqueued);
+        if idle {
+            self.scout_bell.notify_one();
+        }
+    }
+
+    /// Messages were settled in a partition.
+    pub(crate) fn note_settled(&self, partition_id: PartitionId) {
+        let mut settled = lock(&self.settled);
+        let idle = settled.is_empty();
+        settled.insert(partition_id);
+        drop(settled);
+        if idle {
+            self.vacuum_bell.notify_one();
+        }
+    }
+
+    /// Something may have changed in a partition.
+    pub(crate) fn ring(&self, partition_id: PartitionId) {
+        if let Some(desk) = self.desks.get(&partition_id) {
+            desk.bell.notify_one();
+        }
+    }
+
+    /// Messages were sequenced in a partition: whoever holds it should know.
+    pub(crate) fn note_sequenced(&self, partition_id: PartitionId) {
+        self.ring(partition_id);
+        let here = self.desks.get(&partition_id).is_some_and(|desk| {
+            let note = desk.note();
+            note.ours || note.lease.is_some()
+        });
+        if !here {
+            self.herald_bell.notify_one();
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Hands messages to a handler, within its time, and survives whatever it does. What its answer means
+//! for the cursor is decided in `settle`.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, timeout_at};
+
+use crate::backend::{Backend, Burial, Savepoint, Seq};
+use crate::batch::Batch;
+use crate::error::OutboxError;
+use crate::handler::{
+    DynLeased, DynTransactional, DynTransactionalMessage, HandlerResult, MessageResult,
+    RETRY_WITHOUT_REASON,
+};
+use crate::message::OutboxMessage;
+
+/// How a delivery ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    /// How many messages, from the first on, are done with.
+    pub(crate) settled: usize,
+    /// Those of them that go to the dead letters.
+    pub(crate) dead_letters: Vec<Burial>,
+    /// What the handler, or the framework in its place, says of the rest.
+    pub(crate) result: HandlerResult,
+}
+
+/// Why a transactional delivery can settle nothing.
+#[derive(Debug)]
+pub(crate) enum TransactionGone {
+    /// The handler ran out of time or panicked at this message; its connection is in no state to go
+    /// on with.
+    Stopped {
+        /// How many messages before it went well, and are now undone.
+        before: usize,
+        /// What happened.
+        reason: String,
+    },
+    /// A deadlock, a commit or DDL inside the handler ended the transaction.
+    Ended {
+        /// How many messages before it went well.
+        before: usize,
+        /// What the database said.
+        error: OutboxError,
+    },
+}
+
+fn retry(reason: impl Into<String>) -> HandlerResult {
+    HandlerResult::Retry {
+        reason: reason.into(),
+    }
+}
+
+/// Runs a handler until its deadline. `Err` says why it did not come to an answer.
+async fn within<T>(
+    deadline: Instant,
+    handler: impl Future<Output = T> + Send,
+) -> Result<T, String> {
+    match timeout_at(deadline, AssertUnwindSafe(handler).catch_unwind()).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(payload)) => Err(describe_panic(payload)),
+        Err(_) => Err("lease expired".to_owned()),
+    }
+}
+
+fn describe_panic(payload: Box<dyn std::any::Any + Send>) -> String {
+    let message = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is not text");
+    let description = format!("the handler panicked: {message}");
+    // A payload may panic while it is dropped.
+    if let Err(second) = std::panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second);
+    }
+    description
+}
+
+fn burial(message: &OutboxMessage, reason: impl Into<String>) -> Burial {
+    Burial {
+        id: message.id,
+        seq: Seq(message.seq),
+        attempts: message.attempts.saturating_add(1),
+        reason: storable(&reason.into()),
+    }
+}
+
+/// The most of a reason that is kept, in bytes.
+const MAX_REASON: usize = 8192;
+
+/// Any text as every database can store it: without NUL, and not megabytes of it.
+pub(crate) fn storable(text: &str) -> String {
+    let mut end = text.len().min(MAX_REASON);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].replace('\0', "\u{fffd}")
+}
+
+/// Delivers to a leased handler: no transaction, no connection.
+pub(crate) async fn leased(
+    handler: &dyn DynLeased,
+    messages: &[OutboxMessage],
+    deadline: Instant,
+) -> Delivery {
+    let mut batch = Batch::new(messages, deadline);
+    let result = match within(deadline, async { handler.handle(&mut batch).await }).await {
+        Ok(HandlerResult::Success) if batch.processed() == 0 => {
+            retry("the handler answered success but acked nothing")
+        }
+        Ok(result) => result,
+        Err(reason) => retry(reason),
+    };
+    let dead_letters = batch
+        .rejected()
+        .map(|(message, reason)| burial(message, reason))
+        .collect();
+    Delivery {
+        settled: batch.processed(),
+        dead_letters,
+        result,
+    }
+}
+
+/// Delivers to a transactional handler, each message in a savepoint of its own.
+pub(crate) async fn transactional_messages<DB: Backend>(
+    handler: &dyn DynTransactionalMessage<DB>,
+    connection: &mut DB::Connection,
+    messages: &[OutboxMessage],
+    deadline: Instant,
+) -> Result<Delivery, TransactionGone> {
+    let mut delivery = Delivery {
+        settled: 0,
+        dead_letters: Vec::new(),
+        result: HandlerResult::Success,
+    };
+    for (before, message) in messages.iter().enumerate() {
+        // The soft stop: what was handled is settled, nothing new begins.
+        if before > 0 && Instant::now() >= deadline {
+            break;
+        }
+        let gone = |error| TransactionGone::Ended { before, error };
+        DB::savepoint(connection, Savepoint::Set)
+            .await
+            .map_err(gone)?;
+        let answer = within(deadline, handler.handle(connection, message))
+            .await
+            .map_err(|reason| TransactionGone::Stopped { before, reason })?;
+        let verb = match &answer {
+            MessageResult::Ok => Savepoint::Release,
+            MessageResult::Retry | MessageResult::Reject(_) => Savepoint::Undo,
+        };
+        DB::savepoint(connection, verb).await.map_err(gone)?;
+        match answer {
+            MessageResult::Ok => {}
+            MessageResult::Reject(reason) => delivery.dead_letters.push(burial(message, reason)),
+            MessageResult::Retry => {
+                delivery.result = retry(RETRY_WITHOUT_REASON);
+                break;
+            }
+        }
+        delivery.settled = before + 1;
+    }
+    Ok(delivery)
+}
+
+/// Delivers to a transactional handler, the whole batch in one savepoint: all or nothing.
+pub(crate) async fn transactional_batch<DB: Backend>(
+    handler: &dyn DynTransactional<DB>,
+    connection: &mut DB::Connection,
+    messages: &[OutboxMessage],
+    deadline: Instant,
+) -> Result<Delivery, TransactionGone> {
+    let gone = |error| TransactionGone::Ended { before: 0, error };
+    DB::savepoint(connection, Savepoint::Set)
+        .await
+        .map_err(gone)?;
+    let result = within(deadline, handler.handle(connection, messages))
+        .await
+        .map_err(|reason| TransactionGone::Stopped { before: 0, reason })?;
+    let (verb, settled) = match result {
+        HandlerResult::Success => (Savepoint::Release, messages.len()),
+        HandlerResult::Retry { .. } | HandlerResult::Reject { .. } => (Savepoint::Undo, 0),
+    };
+    DB::savepoint(connection, verb).await.map_err(gone)?;
+    Ok(Delivery {
+        settled,
+        dead_letters: Vec::new(),
+        result,
+    })
+}
+
+/// Buries the one message that is left when a batch of one was rejected.
+pub(crate) fn bury_rejected(delivery: &mut Delivery, messages: &[OutboxMessage]) {
+    if let (HandlerResult::Reject { reason }, [last]) =
+        (&delivery.result, &messages[delivery.settled..])
+    {
+        delivery.dead_letters.push(burial(last, reason.as_str()));
+        delivery.settled += 1;
+    }
+}
+
+/// Buries the message that was tried too often.
+pub(crate) fn bury_exhausted(delivery: &mut Delivery, head: &OutboxMessage, reason: &str) {
+    delivery.dead_letters.push(burial(head, reason));
+    delivery.settled += 1;
+}

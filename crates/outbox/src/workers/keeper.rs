@@ -1,0 +1,167 @@
+//! Keeps this process's place among the others: says that it is alive, works out which partitions are
+//! its own, and renews the leases of partitions that have nothing to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use taskward::{Directive, WorkerAction};
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{Backend, Incarnation, Lease, PartitionId, Process};
+use crate::engine::Engine;
+use crate::error::OutboxError;
+
+/// How often a process says that it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How long after that it still counts as alive.
+const ALIVE_MILLIS: i64 = 5_000;
+
+#[derive(Debug)]
+pub(crate) struct Keeper<DB: Backend> {
+    engine: Arc<Engine<DB>>,
+    process: Process,
+    interval: Duration,
+}
+
+impl<DB: Backend> Keeper<DB> {
+    pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
+        let handled = || {
+            engine
+                .queues
+                .values()
+                .filter(|queue| queue.handler.is_some())
+        };
+        let queues = handled().map(|queue| queue.name.to_string()).collect();
+        // Three chances to renew before a lease runs out.
+        let interval = handled()
+            .map(|queue| queue.lease.duration / 3)
+            .min()
+            .unwrap_or(HEARTBEAT);
+        let process = Process {
+            incarnation: engine.incarnation.clone(),
+            queues,
+        };
+        Self {
+            engine,
+            process,
+            interval: interval.min(HEARTBEAT),
+        }
+    }
+
+    /// Renews what is held while no handler runs: those that are idle, back off or wait.
+    async fn renew(&self) -> Result<(), OutboxError> {
+        for queue in self.engine.queues.values() {
+            let leases: Vec<Lease> = queue
+                .partition_ids
+                .iter()
+                .filter_map(|id| self.engine.desks.get(id))
+                .filter_map(|desk| {
+                    let note = desk.note();
+                    note.lease.filter(|_| !note.handling)
+                })
+                .collect();
+            if leases.is_empty() {
+                continue;
+            }
+            let renewed = DB::renew(&self.engine.store, &leases, queue.lease_millis()).await?;
+            for lost in leases
+                .iter()
+                .filter(|lease| !renewed.contains(&lease.partition_id))
+            {
+                // The processor finds out by itself; it only has to look.
+                self.engine.ring(lost.partition_id);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_ownership(&self, alive: &[Process]) {
+        for queue in self
+            .engine
+            .queues
+            .values()
+            .filter(|queue| queue.handler.is_some())
+        {
+            let candidates: Vec<&Incarnation> = alive
+                .iter()
+                .filter(|process| process.queues.iter().any(|name| **name == *queue.name))
+                .map(|process| &process.incarnation)
+                .collect();
+            for partition_id in &queue.partition_ids {
+                let ours = owner(*partition_id, &candidates) == Some(&self.engine.incarnation);
+                let Some(desk) = self.engine.desks.get(partition_id) else {
+                    continue;
+                };
+                let changed = std::mem::replace(&mut desk.note().ours, ours) != ours;
+                if changed {
+                    desk.bell.notify_one();
+                }
+            }
+        }
+    }
+}
+
+/// Rendezvous hashing: who comes or goes moves only its own share.
+fn owner<'a>(partition_id: PartitionId, candidates: &[&'a Incarnation]) -> Option<&'a Incarnation> {
+    candidates.iter().copied().max_by_key(|candidate| {
+        let mut hash = Sha256::new();
+        hash.update(partition_id.0.to_be_bytes());
+        hash.update(candidate.0.as_bytes());
+        <[u8; 32]>::from(hash.finalize())
+    })
+}
+
+impl<DB: Backend> WorkerAction for Keeper<DB> {
+    type Payload = ();
+    type Error = OutboxError;
+
+    async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
+        self.renew().await?;
+        let alive = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS).await?;
+        self.settle_ownership(&alive);
+        Ok(Directive::sleep(self.interval))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn shares(processes: &[&Incarnation]) -> HashMap<String, Vec<i64>> {
+        let mut shares: HashMap<String, Vec<i64>> = HashMap::new();
+        for id in 0..256 {
+            let owner = owner(PartitionId(id), processes).expect("somebody owns it");
+            shares.entry(owner.0.clone()).or_default().push(id);
+        }
+        shares
+    }
+
+    #[test]
+    fn a_process_that_leaves_moves_only_its_share() {
+        let [a, b, c] = ["a", "b", "c"].map(|name| Incarnation(name.to_owned()));
+        let all = shares(&[&a, &b, &c]);
+        for share in all.values() {
+            assert!(
+                (50..=120).contains(&share.len()),
+                "{} of 256 for one of three",
+                share.len()
+            );
+        }
+        let two = shares(&[&c, &a]);
+        for stays in ["a", "c"] {
+            assert!(
+                all[stays].iter().all(|id| two[stays].contains(id)),
+                "{stays} keeps its own"
+            );
+        }
+        assert_eq!(two["a"].len() + two["c"].len(), 256);
+    }
+
+    #[test]
+    fn nobody_owns_what_nobody_handles() {
+        assert_eq!(owner(PartitionId(1), &[]), None);
+    }
+}

@@ -1,0 +1,560 @@
+//! One partition's processor: takes the lease, reads, hands to the handler, settles, and decides when
+//! to go on. One per partition and process; the lease decides which of them works.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskward::{Directive, WorkerAction};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{
+    Advance, Backend, Claimed, Head, Lease, PartitionId, ReadLimit, Settlement, StoredMessage,
+};
+use crate::engine::{ClaimPermit, Desk, Engine, Queue};
+use crate::error::OutboxError;
+use crate::handler::{Handler, HandlerResult};
+use crate::message::{OutboxMessage, decoded_headers, time_of};
+use crate::partition_mode::PartitionMode;
+use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
+use crate::pipeline::settle::settlement;
+
+/// The most messages a transactional batch has: PostgreSQL keeps 64 subtransactions in memory.
+const MAX_SAVEPOINTS: u32 = 60;
+/// The most bytes of payload in one batch.
+const MAX_BATCH_BYTES: u64 = 16 * 1024 * 1024;
+/// How long one execution goes on while there is more, before the pace applies.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// What a processor did in one execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessorReport {
+    /// The partition.
+    pub partition_id: i64,
+    /// How many messages were settled.
+    pub messages_processed: u32,
+    /// How the last batch ended.
+    pub handler_result: HandlerResult,
+}
+
+/// A readable name for a worker of a queue: the queue's, and six of A–Z and 0–9.
+pub(crate) fn worker_name(queue: &str) -> String {
+    const LETTERS: &[u8; 36] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    let mut random = uuid::Uuid::new_v4().as_u128();
+    let suffix: String = (0..6)
+        .map(|_| {
+            let letter = LETTERS[(random % 36) as usize];
+            random /= 36;
+            char::from(letter)
+        })
+        .collect();
+    format!("{queue}-{suffix}")
+}
+
+/// A lease, and how to treat what lies under it.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    lease: Lease,
+    /// The holder before did not release: whatever stopped it may be the head's doing. One message,
+    /// and its attempt is written down before its handler runs.
+    careful: bool,
+    /// Whether that attempt is written down.
+    charged: bool,
+    /// Another process should have it but did not take it: work off what is there, then release.
+    borrowed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Processor<DB: Backend> {
+    engine: Arc<Engine<DB>>,
+    queue: Arc<Queue<DB>>,
+    partition: u32,
+    partition_id: PartitionId,
+    mode: PartitionMode,
+    held: Option<Held>,
+    /// Not before this: a retry's backoff, which no arrival cuts short.
+    resume_at: Option<Instant>,
+    /// Database errors in a row.
+    errors: u32,
+}
+
+/// How one batch ended.
+enum Step {
+    /// Nothing to do.
+    Nothing,
+    /// The lease is gone.
+    Lost,
+    /// A batch was delivered and settled.
+    Settled {
+        messages: u32,
+        full: bool,
+        result: HandlerResult,
+    },
+}
+
+impl<DB: Backend> Processor<DB> {
+    pub(crate) fn new(engine: Arc<Engine<DB>>, queue: Arc<Queue<DB>>, partition: u32) -> Self {
+        let partition_id = queue.partition_ids[partition as usize];
+        Self {
+            engine,
+            queue,
+            partition,
+            partition_id,
+            mode: PartitionMode::new(),
+            held: None,
+            resume_at: None,
+            errors: 0,
+        }
+    }
+
+    fn desk(&self) -> &Desk {
+        &self.engine.desks[&self.partition_id]
+    }
+
+    fn hold(&mut self, held: Option<Held>) {
+        self.held = held;
+        self.desk().note().lease = held.map(|held| held.lease);
+    }
+
+    /// Takes the lease, if it is our turn or nobody else takes it.
+    async fn claim(&mut self) -> Result<Option<Held>, OutboxError> {
+        let (ours, permit) = {
+            let mut note = self.desk().note();
+            (note.ours, note.permit.take())
+        };
+        if !ours && permit.is_none() {
+            return Ok(None);
+        }
+        let stale = match permit {
+            Some(ClaimPermit::Stale(pulse)) => Some(pulse),
+            Some(ClaimPermit::Unclaimed) | None => None,
+        };
+        let store = &self.engine.store;
+        let (holder, lease_millis) = (&self.engine.incarnation, self.queue.lease_millis());
+        let claimed = DB::claim(store, self.partition_id, holder, lease_millis, stale).await?;
+        let held = claimed.map(|Claimed { lease, abandoned }| Held {
+            lease,
+            careful: abandoned,
+            charged: false,
+            borrowed: !ours,
+        });
+        if held.is_some_and(|held| held.careful) {
+            self.mode = PartitionMode::cautious();
+        }
+        self.hold(held);
+        Ok(held)
+    }
+
+    async fn release(&mut self) -> Result<(), OutboxError> {
+        if let Some(held) = self.held {
+            DB::release(&self.engine.store, &[held.lease]).await?;
+            self.hold(None);
+        }
+        Ok(())
+    }
+
+    /// Gives the lease back at a batch's end: when it is only borrowed, or belongs to another process
+    /// by now.
+    async fn rest(&mut self) -> Result<(), OutboxError> {
+        let ours = self.desk().note().ours;
+        if ours { Ok(()) } else { self.release().await }
+    }
+
+    async fn drain(
+        &mut self,
+        cancel: &CancellationToken,
+    ) -> Result<Directive<ProcessorReport>, OutboxError> {
+        let started = Instant::now();
+        let mut report = ProcessorReport {
+            partition_id: self.partition_id.0,
+            messages_processed: 0,
+            handler_result: HandlerResult::Success,
+        };
+        if let Some(rest) = self
+            .resume_at
+            .and_then(|at| at.checked_duration_since(started))
+            && !rest.is_zero()
+        {
+            return Ok(Directive::Sleep(rest, report));
+        }
+        self.resume_at = None;
+        loop {
+            let held = match self.held {
+                Some(held) => held,
+                None => match self.claim().await? {
+                    Some(held) => held,
+                    None => return Ok(Directive::Idle(report)),
+                },
+            };
+            if cancel.is_cancelled() || !held.borrowed && !self.desk().note().ours {
+                self.release().await?;
+                return Ok(Directive::Idle(report));
+            }
+            self.desk().note().handling = true;
+            let step = self.step(held).await;
+            self.desk().note().handling = false;
+            match step? {
+                Step::Nothing => {
+                    self.rest().await?;
+                    return Ok(Directive::Idle(report));
+                }
+                Step::Lost => self.hold(None),
+                Step::Settled {
+                    messages,
+                    full,
+                    result,
+                } => {
+                    self.engine.note_settled(self.partition_id);
+                    report.messages_processed += messages;
+                    report.handler_result = result;
+                    if matches!(report.handler_result, HandlerResult::Retry { .. }) {
+                        let backoff = self.backoff();
+                        self.resume_at = Some(Instant::now() + backoff);
+                        return Ok(Directive::Sleep(backoff, report));
+                    }
+                    if !full && report.handler_result == HandlerResult::Success {
+                        self.rest().await?;
+                        return Ok(Directive::Idle(report));
+                    }
+                }
+            }
+            if started.elapsed() >= DRAIN {
+                return Ok(Directive::Proceed(report));
+            }
+        }
+    }
+
+    fn backoff(&self) -> Duration {
+        let tuning = &self.engine.profile.processor;
+        self.mode
+            .current_backoff(tuning.retry_base, tuning.retry_max)
+    }
+
+    /// Reads, delivers and settles one batch.
+    async fn step(&mut self, mut held: Held) -> Result<Step, OutboxError> {
+        if held.careful {
+            match self.charge(held).await? {
+                Some(step) => return Ok(step),
+                None => held.charged = true,
+            }
+        }
+        let queue = Arc::clone(&self.queue);
+        match &queue.handler {
+            None => Ok(Step::Nothing),
+            Some(Handler::Leased(handler)) => {
+                let (limit, deadline) = (self.limit(), self.deadline());
+                let advance = self.advance(held.lease, None, limit).await?;
+                let Advance::Held(head) = advance else {
+                    return Ok(Step::Lost);
+                };
+                let messages = self.messages(held, &head);
+                if messages.is_empty() {
+                    return Ok(Step::Nothing);
+                }
+                let delivery = deliver::leased(handler.as_ref(), &messages, deadline).await;
+                let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
+                match self
+                    .advance(held.lease, Some(&settlement), ReadLimit::NOTHING)
+                    .await?
+                {
+                    Advance::Held(_) => Ok(self.went_on(step)),
+                    Advance::Lost => Ok(Step::Lost),
+                }
+            }
+            Some(handler) => self.transactional(handler, held).await,
+        }
+    }
+
+    /// Taking over from a holder that did not release: the head's attempt is written down first, so
+    /// that a message that kills its process is found out. `Some` when there is nothing to deliver.
+    async fn charge(&mut self, held: Held) -> Result<Option<Step>, OutboxError> {
+        let Advance::Held(head) = self.advance(held.lease, None, ReadLimit::ONE).await? else {
+            return Ok(Some(Step::Lost));
+        };
+        let Some(first) = head.messages.first() else {
+            return Ok(Some(Step::Nothing));
+        };
+        let mut charge = Settlement {
+            cursor: head.cursor,
+            cursor_id: None,
+            attempts: head.attempts.saturating_add(1),
+            last_error: Some("the process that handled it did not come back".to_owned()),
+            dead_letters: Vec::new(),
+        };
+        let exhausted = self
+            .queue
+            .max_attempts
+            .is_some_and(|max| head.attempts >= max);
+        if exhausted {
+            let messages = self.messages(held, &head);
+            let result = HandlerResult::Success;
+            let mut delivery = Delivery {
+                settled: 0,
+                dead_letters: Vec::new(),
+                result,
+            };
+            let reason = charge.last_error.take().unwrap_or_default();
+            deliver::bury_exhausted(&mut delivery, &messages[0], &reason);
+            charge.cursor = first.seq;
+            charge.cursor_id = Some(first.id);
+            charge.attempts = 0;
+            charge.dead_letters = delivery.dead_letters;
+        }
+        if self
+            .advance(held.lease, Some(&charge), ReadLimit::NOTHING)
+            .await?
+            == Advance::Lost
+        {
+            return Ok(Some(Step::Lost));
+        }
+        if exhausted {
+            return Ok(Some(Step::Settled {
+                messages: 1,
+                full: true,
+                result: HandlerResult::Success,
+            }));
+        }
+        Ok(None)
+    }
+
+    async fn transactional(
+        &mut self,
+        handler: &Handler<DB>,
+        held: Held,
+    ) -> Result<Step, OutboxError> {
+        let (limit, deadline) = (self.limit(), self.deadline());
+        let orphan_millis = self.queue.lease_millis();
+        let mut transaction = DB::begin(&self.engine.store, Some(orphan_millis)).await?;
+        let engine = Arc::clone(&self.engine);
+        let sql = &engine.store.sql;
+        let lease_millis = self.queue.lease_millis();
+        let advance =
+            DB::advance(sql, &mut transaction, held.lease, lease_millis, None, limit).await?;
+        let Advance::Held(head) = advance else {
+            transaction.roll_back().await?;
+            return Ok(Step::Lost);
+        };
+        let messages = self.messages(held, &head);
+        if messages.is_empty() {
+            transaction.commit().await?;
+            return Ok(Step::Nothing);
+        }
+        let delivered = match handler {
+            Handler::TransactionalBatch(handler) => {
+                deliver::transactional_batch(
+                    handler.as_ref(),
+                    &mut transaction,
+                    &messages,
+                    deadline,
+                )
+                .await
+            }
+            Handler::TransactionalMessage(handler) => {
+                deliver::transactional_messages(
+                    handler.as_ref(),
+                    &mut transaction,
+                    &messages,
+                    deadline,
+                )
+                .await
+            }
+            Handler::Leased(_) => return Ok(Step::Nothing),
+        };
+        let delivery = match delivered {
+            Ok(delivery) => delivery,
+            Err(gone) => {
+                drop(transaction);
+                return self.transaction_gone(held, &head, &messages, gone).await;
+            }
+        };
+        let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
+        let settled = DB::advance(
+            sql,
+            &mut transaction,
+            held.lease,
+            lease_millis,
+            Some(&settlement),
+            ReadLimit::NOTHING,
+        )
+        .await?;
+        if settled == Advance::Lost {
+            transaction.roll_back().await?;
+            return Ok(Step::Lost);
+        }
+        transaction.commit().await?;
+        Ok(self.went_on(step))
+    }
+
+    /// Everything the batch wrote is undone, or out of our hands. The failure is charged to the head
+    /// if it was the head's; otherwise the next batch ends right before the message at fault.
+    async fn transaction_gone(
+        &mut self,
+        held: Held,
+        head: &Head,
+        messages: &[OutboxMessage],
+        gone: TransactionGone,
+    ) -> Result<Step, OutboxError> {
+        let (before, reason) = match gone {
+            TransactionGone::Stopped { before, reason } => (before, reason),
+            TransactionGone::Ended { before, error } => (
+                before,
+                format!("the handler's transaction ended before its time: {error}"),
+            ),
+        };
+        let result = HandlerResult::Retry {
+            reason: storable(&reason),
+        };
+        if before > 0 {
+            tracing::warn!(
+                partition_id = self.partition_id.0,
+                before,
+                reason,
+                "batch undone"
+            );
+            self.transition(&result, u32::try_from(before).ok());
+            return Ok(Step::Settled {
+                messages: 0,
+                full: false,
+                result,
+            });
+        }
+        let delivery = Delivery {
+            settled: 0,
+            dead_letters: Vec::new(),
+            result,
+        };
+        let (settlement, step) = self.conclude(head, messages, delivery, ReadLimit::ONE);
+        match self
+            .advance(held.lease, Some(&settlement), ReadLimit::NOTHING)
+            .await?
+        {
+            Advance::Held(_) => Ok(step),
+            Advance::Lost => Ok(Step::Lost),
+        }
+    }
+
+    fn conclude(
+        &mut self,
+        head: &Head,
+        messages: &[OutboxMessage],
+        mut delivery: Delivery,
+        limit: ReadLimit,
+    ) -> (Settlement, Step) {
+        let settlement = settlement(
+            head.cursor,
+            messages,
+            &mut delivery,
+            self.queue.max_attempts,
+        );
+        let settled = u32::try_from(delivery.settled).unwrap_or(u32::MAX);
+        let processed = match delivery.result {
+            // Only a whole batch is rejected so, and nobody knows for whose sake.
+            HandlerResult::Reject { .. } => None,
+            HandlerResult::Success | HandlerResult::Retry { .. } => Some(settled),
+        };
+        self.transition(&delivery.result, processed);
+        let full = messages.len() == limit.messages as usize || delivery.settled < messages.len();
+        (
+            settlement,
+            Step::Settled {
+                messages: settled,
+                full,
+                result: delivery.result,
+            },
+        )
+    }
+
+    fn transition(&mut self, result: &HandlerResult, processed: Option<u32>) {
+        let tuning = &self.engine.profile.processor;
+        let (configured, threshold) = (tuning.batch_size, tuning.degradation_threshold);
+        self.mode
+            .transition(result, configured, processed, threshold);
+    }
+
+    /// The head got through: the lease is treated like any other from now on.
+    fn went_on(&mut self, step: Step) -> Step {
+        if let Some(held) = &mut self.held {
+            held.careful = false;
+        }
+        step
+    }
+
+    fn limit(&self) -> ReadLimit {
+        let configured = self.engine.profile.processor.batch_size;
+        let mut messages = self.mode.effective_batch_size(configured);
+        if !matches!(self.queue.handler, Some(Handler::Leased(_))) {
+            messages = messages.min(MAX_SAVEPOINTS);
+        }
+        ReadLimit {
+            messages,
+            bytes: MAX_BATCH_BYTES,
+        }
+    }
+
+    /// The budget counts from before the statement that renews the lease is sent.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.queue.lease.handler_budget()
+    }
+
+    async fn advance(
+        &self,
+        lease: Lease,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Result<Advance, OutboxError> {
+        let (store, millis) = (&self.engine.store, self.queue.lease_millis());
+        DB::advance_alone(store, lease, millis, settlement, limit).await
+    }
+
+    fn messages(&self, held: Held, head: &Head) -> Vec<OutboxMessage> {
+        // A careful holder has written this very attempt down already.
+        let charged = u32::from(held.careful && held.charged);
+        let attempts = head.attempts.saturating_sub(charged);
+        let message = |(place, stored): (usize, &StoredMessage)| OutboxMessage {
+            id: stored.id,
+            queue: Arc::clone(&self.queue.name),
+            partition: self.partition,
+            partition_id: self.partition_id.0,
+            seq: stored.seq.0,
+            payload: stored.payload.clone(),
+            payload_type: stored.payload_type.clone(),
+            created_at: time_of(stored.created_at.0),
+            attempts: if place == 0 { attempts } else { 0 },
+            key: stored.key.clone(),
+            headers: decoded_headers(stored.headers.as_deref()),
+            epoch: held.lease.epoch.0,
+        };
+        head.messages.iter().enumerate().map(message).collect()
+    }
+}
+
+impl<DB: Backend> WorkerAction for Processor<DB> {
+    type Payload = ProcessorReport;
+    type Error = OutboxError;
+
+    async fn execute(
+        &mut self,
+        cancel: &CancellationToken,
+    ) -> Result<Directive<ProcessorReport>, OutboxError> {
+        match self.drain(cancel).await {
+            Ok(directive) => {
+                self.errors = 0;
+                Ok(directive)
+            }
+            Err(error) => {
+                self.errors = self.errors.saturating_add(1);
+                let rest = Duration::from_millis(100 << self.errors.min(8));
+                let partition_id = self.partition_id.0;
+                tracing::warn!(partition_id, %error, ?rest, "the processor could not go on");
+                let report = ProcessorReport {
+                    partition_id,
+                    messages_processed: 0,
+                    handler_result: HandlerResult::Retry {
+                        reason: error.to_string(),
+                    },
+                };
+                Ok(Directive::Sleep(rest, report))
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Finds work by looking: what other processes, other languages and plain transactions committed and
+//! what nobody has claimed. The path that correctness rests on; signals only make it faster.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskward::{Directive, WorkerAction};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{Backend, PartitionId, Pulse, Survey};
+use crate::engine::{ClaimPermit, Engine, lock};
+use crate::error::OutboxError;
+
+/// How often to look when nothing happens.
+const IDLE_PROBE: Duration = Duration::from_millis(80);
+/// How soon to look after an enqueue whose commit nobody will announce; doubled each time.
+const FIRST_PROBE: Duration = Duration::from_millis(1);
+const LAST_PROBE: Duration = Duration::from_millis(50);
+/// Pending work that nobody claimed for so long is anyone's.
+const UNCLAIMED: Duration = Duration::from_secs(2);
+
+/// What was last seen of a partition's holder, and since when.
+#[derive(Debug, Clone, Copy)]
+struct Sighting {
+    pulse: Pulse,
+    free: bool,
+    since: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Scout<DB: Backend> {
+    engine: Arc<Engine<DB>>,
+    partition_ids: Vec<PartitionId>,
+    leases: HashMap<PartitionId, Duration>,
+    sightings: HashMap<PartitionId, Sighting>,
+    probe: Duration,
+    lost_contact: bool,
+}
+
+impl<DB: Backend> Scout<DB> {
+    pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
+        let leases = engine
+            .queues
+            .values()
+            .flat_map(|queue| {
+                queue
+                    .partition_ids
+                    .iter()
+                    .map(|id| (*id, queue.lease.duration))
+            })
+            .collect();
+        Self {
+            partition_ids: engine.partition_ids(),
+            engine,
+            leases,
+            sightings: HashMap::new(),
+            probe: IDLE_PROBE,
+            lost_contact: false,
+        }
+    }
+
+    /// When to look again: soon after an enqueue, less often the longer it was ago. While enqueues
+    /// go on it stays at the last probe; each step would find what the one before did not.
+    fn next_probe(&mut self) -> Duration {
+        let mut enqueued = lock(&self.engine.enqueued);
+        self.probe = if self.probe >= LAST_PROBE {
+            let waiting = !enqueued.is_empty();
+            enqueued.clear();
+            match (waiting, self.probe) {
+                (false, _) => IDLE_PROBE,
+                (true, IDLE_PROBE) => FIRST_PROBE,
+                (true, _) => LAST_PROBE,
+            }
+        } else {
+            (self.probe * 2).min(LAST_PROBE)
+        };
+        self.probe
+    }
+
+    fn note(&mut self, survey: &Survey, now: Instant) {
+        if survey.unsequenced {
+            self.engine.mark([survey.partition_id]);
+        }
+        let Some(desk) = self.engine.desks.get(&survey.partition_id) else {
+            return;
+        };
+        if !survey.pending {
+            return;
+        }
+        let free = survey.holder.is_none() || survey.expired;
+        let sighting = Sighting {
+            pulse: survey.pulse,
+            free,
+            since: now,
+        };
+        let seen = self
+            .sightings
+            .entry(survey.partition_id)
+            .or_insert(sighting);
+        if (seen.pulse, seen.free) != (survey.pulse, free) {
+            *seen = sighting;
+        }
+        let stood_still = now - seen.since;
+        let lease = self
+            .leases
+            .get(&survey.partition_id)
+            .copied()
+            .unwrap_or(UNCLAIMED);
+        let mut note = desk.note();
+        note.permit = if free && stood_still >= UNCLAIMED {
+            Some(ClaimPermit::Unclaimed)
+        } else if !free && stood_still >= lease {
+            Some(ClaimPermit::Stale(survey.pulse))
+        } else {
+            None
+        };
+        let held = note.lease.is_some();
+        let due = held && !note.handling || note.permit.is_some() || (note.ours && free);
+        drop(note);
+        if due {
+            desk.bell.notify_one();
+        }
+    }
+}
+
+impl<DB: Backend> WorkerAction for Scout<DB> {
+    type Payload = ();
+    type Error = OutboxError;
+
+    async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
+        let surveys = match DB::survey(&self.engine.store, &self.partition_ids).await {
+            Ok(surveys) => surveys,
+            Err(error) => {
+                if !std::mem::replace(&mut self.lost_contact, true) {
+                    tracing::warn!(%error, "lost contact with the database");
+                }
+                return Ok(Directive::sleep(IDLE_PROBE));
+            }
+        };
+        let now = Instant::now();
+        if std::mem::take(&mut self.lost_contact) {
+            tracing::info!("the database answers again");
+            lock(&self.engine.schedule).end_rests(now);
+            for desk in self.engine.desks.values() {
+                desk.bell.notify_one();
+            }
+        }
+        self.sightings.retain(|id, _| {
+            surveys
+                .iter()
+                .any(|survey| survey.pending && survey.partition_id == *id)
+        });
+        for survey in &surveys {
+            self.note(survey, now);
+        }
+        Ok(Directive::sleep(self.next_probe()))
+    }
+}

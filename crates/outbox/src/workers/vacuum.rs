@@ -1,0 +1,67 @@
+//! Removes settled messages in bounded steps, off the hot path, and keeps up while messages flow: it
+//! is rung when something was settled, and rests for its pace between two rounds.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskward::{Directive, WorkerAction};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{Backend, PartitionId};
+use crate::engine::{Engine, lock};
+use crate::error::OutboxError;
+
+/// How long one round may go on before others get the permit.
+const ROUND: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Vacuum<DB: Backend> {
+    engine: Arc<Engine<DB>>,
+    /// What is left of this round: at first everything, for nobody knows what an earlier life left.
+    dirty: HashSet<PartitionId>,
+    /// Not before this, however often it is rung.
+    not_before: Instant,
+}
+
+impl<DB: Backend> Vacuum<DB> {
+    pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
+        let dirty = engine.partition_ids().into_iter().collect();
+        Self {
+            engine,
+            dirty,
+            not_before: Instant::now(),
+        }
+    }
+}
+
+impl<DB: Backend> WorkerAction for Vacuum<DB> {
+    /// How many messages were removed.
+    type Payload = u64;
+    type Error = OutboxError;
+
+    async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        let started = Instant::now();
+        let rest = self.not_before.saturating_duration_since(started);
+        if !rest.is_zero() {
+            return Ok(Directive::Sleep(rest, 0));
+        }
+        let tuning = &self.engine.profile.vacuum;
+        self.not_before = started + tuning.min_interval;
+        self.dirty
+            .extend(std::mem::take(&mut *lock(&self.engine.settled)));
+        let mut removed = 0;
+        while let Some(partition_id) = self.dirty.iter().next().copied() {
+            if cancel.is_cancelled() || started.elapsed() >= ROUND {
+                return Ok(Directive::Proceed(removed));
+            }
+            let swept = DB::sweep(&self.engine.store, partition_id, tuning.batch_size).await?;
+            removed += swept.messages;
+            if !swept.more {
+                self.dirty.remove(&partition_id);
+            }
+        }
+        Ok(Directive::Idle(removed))
+    }
+}

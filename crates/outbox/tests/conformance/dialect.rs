@@ -1,0 +1,96 @@
+//! What the tests themselves ask of a database, beside the outbox: the few statements that sqlx
+//! cannot write generically.
+
+use std::future::Future;
+use std::time::Duration;
+
+use outbox::Backend;
+use sqlx::pool::PoolOptions;
+use sqlx::{AssertSqlSafe, Pool};
+
+/// A database as the tests see it.
+pub(crate) trait Dialect: Backend {
+    /// A pool on the test's own database.
+    fn connect(url: &str, connections: u32) -> impl Future<Output = Pool<Self>> + Send;
+
+    /// Runs a statement.
+    fn run(
+        connection: &mut Self::Connection,
+        sql: String,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The one number a query answers.
+    fn number(
+        connection: &mut Self::Connection,
+        sql: String,
+    ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+
+    /// The ways a producer's transaction can begin.
+    const TRANSACTIONS: &[&[&str]];
+
+    /// Whether two transactions can be open at once and both have written.
+    const CONCURRENT_WRITERS: bool = true;
+}
+
+macro_rules! dialect {
+    ($database:ty, $connection:ty, { $($connect:tt)* }) => {
+        impl Dialect for $database {
+            $($connect)*
+
+            async fn run(connection: &mut $connection, sql: String) -> Result<(), sqlx::Error> {
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop)
+            }
+
+            async fn number(connection: &mut $connection, sql: String) -> Result<i64, sqlx::Error> {
+                sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await
+            }
+        }
+    };
+}
+
+/// As many connections as asked for, without a ping at each checkout.
+fn options<DB: sqlx::Database>(connections: u32) -> PoolOptions<DB> {
+    PoolOptions::new()
+        .max_connections(connections)
+        .test_before_acquire(false)
+        .acquire_timeout(Duration::from_secs(20))
+}
+
+#[cfg(feature = "postgres")]
+dialect!(sqlx::Postgres, sqlx::PgConnection, {
+    const TRANSACTIONS: &[&[&str]] = &[
+        &["BEGIN"],
+        &["BEGIN ISOLATION LEVEL REPEATABLE READ"],
+        &["BEGIN ISOLATION LEVEL SERIALIZABLE"],
+        &[
+            "SET default_transaction_isolation = 'serializable'",
+            "BEGIN",
+        ],
+    ];
+
+    async fn connect(url: &str, connections: u32) -> Pool<Self> {
+        options(connections)
+            .connect(url)
+            .await
+            .expect("connect to postgres")
+    }
+});
+
+#[cfg(feature = "sqlite")]
+dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
+    const TRANSACTIONS: &[&[&str]] = &[&["BEGIN"], &["BEGIN IMMEDIATE"], &["BEGIN EXCLUSIVE"]];
+    const CONCURRENT_WRITERS: bool = false;
+
+    async fn connect(url: &str, connections: u32) -> Pool<Self> {
+        let file = url
+            .parse::<sqlx::sqlite::SqliteConnectOptions>()
+            .expect("a sqlite url");
+        let file = file
+            .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(20));
+        options(connections)
+            .connect_with(file)
+            .await
+            .expect("open sqlite")
+    }
+});

@@ -1,0 +1,103 @@
+//! The one suite that every database passes. A thin file per database (`tests/<database>.rs`) runs
+//! it; a test is a function here and a name in the list of the macro.
+
+pub(crate) mod batches;
+pub(crate) mod crashes;
+pub(crate) mod delivery;
+mod dialect;
+pub(crate) mod operations;
+pub(crate) mod outcomes;
+pub(crate) mod producers;
+pub(crate) mod several;
+pub(crate) mod stage;
+
+pub(crate) use dialect::Dialect;
+pub(crate) use stage::{Collector, Stage};
+
+/// Makes a `#[tokio::test]` of every test in the suite.
+macro_rules! suite {
+    ($database:ty, $server:expr) => {
+        /// Not a test: the worker process that the tests in `crashes` start and kill.
+        #[tokio::test]
+        #[ignore = "started by the tests that kill it"]
+        async fn worker_process() {
+            $crate::conformance::crashes::worker::<$database>().await;
+        }
+
+        $crate::conformance::suite!(@tests $database, $server,
+            batches: [
+                a_rejected_transactional_batch_is_undone_and_comes_one_at_a_time,
+                a_rejected_leased_batch_keeps_its_acks,
+                a_handler_that_ends_its_transaction_settles_nothing_and_runs_again,
+                a_hanging_transaction_is_stopped_and_undone,
+            ],
+            crashes: [
+                a_killed_process_is_replaced_when_its_lease_runs_out,
+                a_killed_transaction_leaves_one_effect_each,
+                a_message_that_kills_its_process_ends_in_the_dead_letters,
+            ],
+            delivery: [
+                committed_messages_are_delivered_in_order,
+                rolled_back_messages_are_never_delivered,
+                messages_of_one_transaction_keep_their_order,
+                keys_and_headers_travel_with_the_message,
+                any_bytes_arrive_as_they_were_enqueued,
+                an_empty_batch_writes_nothing,
+                one_invalid_message_refuses_the_whole_batch,
+                a_late_commit_is_delivered_and_delays_nobody,
+                a_plain_transaction_is_found_within_a_moment,
+                a_backlog_larger_than_every_batch_is_drained,
+                settled_messages_leave_nothing_behind,
+            ],
+            outcomes: [
+                a_retry_comes_again_with_its_attempts_counted,
+                a_rejected_message_is_dead_lettered_alone,
+                the_last_attempt_ends_in_the_dead_letters,
+                a_gap_in_the_acks_comes_again,
+                a_panicking_handler_is_a_failed_attempt,
+                a_handler_slower_than_its_lease_is_stopped,
+                a_transactional_effect_happens_exactly_once,
+                a_transactional_retry_undoes_its_writes_alone,
+                a_transactional_reject_undoes_its_writes_alone,
+                a_sql_error_in_a_handler_is_survived,
+                any_error_text_fits,
+            ],
+            operations: [
+                dead_letters_are_listed_and_counted_by_every_filter,
+                a_claimed_dead_letter_belongs_to_one_operator,
+                cleanup_removes_only_what_has_ended,
+                a_requeued_dead_letter_is_delivered_with_its_history,
+                a_paused_partition_waits_and_resumes_where_it_stood,
+            ],
+            producers: [
+                every_isolation_level_will_do,
+                a_savepoint_takes_its_messages_with_it,
+                a_pool_of_one_connection_is_enough,
+                modes_can_be_switched_while_both_run,
+            ],
+            several: [
+                two_processes_share_a_queue_without_doubling,
+                a_stopped_process_is_replaced_at_once,
+                a_zombie_settles_nothing,
+                ten_processes_start_at_once_on_an_empty_schema,
+                another_partition_count_is_refused,
+                bad_configuration_is_refused_before_anything_runs,
+            ],
+        );
+    };
+    (@tests $database:ty, $server:expr, $($module:ident: [$($test:ident),* $(,)?]),* $(,)?) => {$(
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    testbed::with_database($server, async |database| {
+                        let stage = $crate::conformance::Stage::<$database>::set(database).await;
+                        $crate::conformance::$module::$test(&stage).await;
+                    })
+                    .await;
+                }
+            )*
+        }
+    )*};
+}
+pub(crate) use suite;

@@ -1,0 +1,194 @@
+//! What a test stands on: its database, pools, and handlers that say what they saw.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outbox::{
+    EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxBuilder, OutboxError,
+    OutboxMessage, OutboxProfile, Partitions, WorkerTuning,
+};
+use sqlx::Pool;
+use testbed::Database;
+use tokio::sync::Notify;
+
+use super::Dialect;
+
+/// How long a test waits for something that should happen soon, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A database for one test, and the tables the tests use beside the outbox's.
+pub(crate) struct Stage<DB: Dialect> {
+    pub(crate) url: String,
+    pub(crate) pool: Pool<DB>,
+}
+
+impl<DB: Dialect> Stage<DB> {
+    pub(crate) async fn set(database: &Database) -> Self {
+        // RUST_LOG=outbox=trace,taskward=trace shows what the workers of a failing test did.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
+        let stage = Self {
+            url: database.url().to_owned(),
+            pool: DB::connect(database.url(), 8).await,
+        };
+        stage
+            .run("CREATE TABLE effects (seq BIGINT NOT NULL, note VARCHAR(200))")
+            .await;
+        stage
+    }
+
+    /// A pool of its own, as another process would have.
+    pub(crate) async fn another_pool(&self, connections: u32) -> Pool<DB> {
+        DB::connect(&self.url, connections).await
+    }
+
+    pub(crate) async fn run(&self, sql: impl Into<String>) {
+        let mut connection = self.pool.acquire().await.expect("a connection");
+        DB::run(&mut connection, sql.into())
+            .await
+            .expect("a statement of the test");
+    }
+
+    pub(crate) async fn number(&self, sql: impl Into<String>) -> i64 {
+        let mut connection = self.pool.acquire().await.expect("a connection");
+        DB::number(&mut connection, sql.into())
+            .await
+            .expect("a query of the test")
+    }
+
+    /// An outbox that reacts within milliseconds, in a fresh schema.
+    pub(crate) fn outbox(&self) -> OutboxBuilder<DB> {
+        quick(Outbox::builder(self.pool.clone())).auto_migrate()
+    }
+
+    /// Enqueues texts to a partition in one transaction and wakes the pipeline.
+    pub(crate) async fn enqueue(&self, outbox: &Outbox<DB>, partition: u32, texts: &[&str]) {
+        let messages: Vec<_> = texts
+            .iter()
+            .map(|text| text_message(partition, text))
+            .collect();
+        outbox
+            .transaction(async |transaction| {
+                outbox.enqueue_batch(transaction, "orders", &messages).await
+            })
+            .await
+            .expect("enqueue");
+    }
+
+    /// Waits until a query answers this number.
+    pub(crate) async fn until(&self, sql: &str, expected: i64) {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            let mut looks = tokio::time::interval(Duration::from_millis(5));
+            loop {
+                looks.tick().await;
+                if self.number(sql).await == expected {
+                    return;
+                }
+            }
+        });
+        if waited.await.is_err() {
+            let found = self.number(sql).await;
+            panic!("{sql} is {found} and never became {expected}");
+        }
+    }
+}
+
+/// Retries come soon, or tests would take minutes.
+pub(crate) fn quick<DB: Dialect>(builder: OutboxBuilder<DB>) -> OutboxBuilder<DB> {
+    let processor = WorkerTuning::processor_low_latency().retry_base(Duration::from_millis(20));
+    builder.profile(OutboxProfile {
+        processor,
+        ..OutboxProfile::low_latency()
+    })
+}
+
+pub(crate) fn text_message(partition: u32, text: &str) -> EnqueueMessage {
+    EnqueueMessage::to(partition, text, "text/plain")
+}
+
+/// A handler that remembers what it was given and answers as told.
+#[derive(Clone)]
+pub(crate) struct Collector {
+    seen: Arc<Mutex<Vec<OutboxMessage>>>,
+    news: Arc<Notify>,
+    answer: Arc<dyn Fn(&OutboxMessage) -> MessageResult + Send + Sync>,
+}
+
+impl Collector {
+    /// Accepts everything.
+    pub(crate) fn new() -> Self {
+        Self::answering(|_| MessageResult::Ok)
+    }
+
+    pub(crate) fn answering(
+        answer: impl Fn(&OutboxMessage) -> MessageResult + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            seen: Arc::default(),
+            news: Arc::default(),
+            answer: Arc::new(answer),
+        }
+    }
+
+    pub(crate) fn see(&self, message: &OutboxMessage) -> MessageResult {
+        self.seen
+            .lock()
+            .expect("no panic inside")
+            .push(message.clone());
+        self.news.notify_waiters();
+        (self.answer)(message)
+    }
+
+    pub(crate) fn seen(&self) -> Vec<OutboxMessage> {
+        self.seen.lock().expect("no panic inside").clone()
+    }
+
+    pub(crate) fn texts(&self) -> Vec<String> {
+        self.seen().iter().map(text_of).collect()
+    }
+
+    /// Waits until so many messages were delivered, and answers all there are.
+    pub(crate) async fn wait_for(&self, count: usize) -> Vec<OutboxMessage> {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let news = self.news.notified();
+                if self.seen().len() >= count {
+                    return;
+                }
+                news.await;
+            }
+        });
+        if waited.await.is_err() {
+            panic!(
+                "{} of {count} messages were delivered: {:?}",
+                self.seen().len(),
+                self.texts()
+            );
+        }
+        self.seen()
+    }
+}
+
+pub(crate) fn text_of(message: &OutboxMessage) -> String {
+    String::from_utf8_lossy(&message.payload).into_owned()
+}
+
+impl LeasedMessageHandler for Collector {
+    async fn handle(&self, message: &OutboxMessage) -> MessageResult {
+        self.see(message)
+    }
+}
+
+/// One partition, and two.
+pub(crate) const ONE: Partitions = Partitions::of(1);
+pub(crate) const FOUR: Partitions = Partitions::of(4);
+
+/// What a start that must fail says.
+pub(crate) async fn refusal<DB: Dialect>(builder: OutboxBuilder<DB>) -> OutboxError {
+    match builder.start().await {
+        Ok(_) => panic!("it started"),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,153 @@
+//! The conformance suite on PostgreSQL, and what only PostgreSQL can do.
+#![cfg(feature = "postgres")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod conformance;
+
+use std::time::Duration;
+
+use conformance::stage::{ONE, quick, text_message};
+use conformance::{Collector, Dialect, Stage};
+use outbox::Outbox;
+use sqlx::Postgres;
+use testbed::{Server, with_database};
+use tokio::time::Instant;
+
+conformance::suite!(sqlx::Postgres, testbed::Server::Postgres);
+
+#[tokio::test]
+async fn a_prepared_transaction_is_delivered_when_it_commits() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let queue = stage.outbox().queue("orders", ONE);
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        // Names of prepared transactions are known to the whole server.
+        let name = database.url().rsplit('/').next().unwrap().to_owned();
+        for (text, suffix) in [("undone", "a"), ("kept", "b")] {
+            let mut connection = stage.pool.acquire().await.unwrap();
+            sqlx::raw_sql("BEGIN")
+                .execute(&mut *connection)
+                .await
+                .unwrap();
+            let message = text_message(0, text);
+            handle
+                .outbox()
+                .enqueue(&mut connection, "orders", message)
+                .await
+                .unwrap();
+            // From now on it belongs to no connection: it can end anywhere.
+            let prepare = format!("PREPARE TRANSACTION '{name}_{suffix}'");
+            Postgres::run(&mut connection, prepare).await.unwrap();
+        }
+        stage
+            .enqueue(handle.outbox(), 0, &["others do not wait"])
+            .await;
+        collector.wait_for(1).await;
+        stage.run(format!("ROLLBACK PREPARED '{name}_a'")).await;
+        stage.run(format!("COMMIT PREPARED '{name}_b'")).await;
+        collector.wait_for(2).await;
+        handle.stop().await;
+        assert_eq!(collector.texts(), ["others do not wait", "kept"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_whose_default_is_serializable_changes_nothing() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let name = database.url().rsplit('/').next().unwrap();
+        let change = "SET default_transaction_isolation = 'serializable'";
+        stage.run(format!("ALTER DATABASE {name} {change}")).await;
+        let collector = Collector::new();
+        let pool = stage.another_pool(8).await;
+        let builder = quick(Outbox::builder(pool))
+            .auto_migrate()
+            .queue("orders", ONE);
+        let handle = builder.leased(collector.clone()).start().await.unwrap();
+        for number in 0..50 {
+            stage
+                .enqueue(handle.outbox(), 0, &[&number.to_string()])
+                .await;
+        }
+        collector.wait_for(50).await;
+        handle.stop().await;
+        let expected: Vec<_> = (0..50).map(|number| number.to_string()).collect();
+        assert_eq!(collector.texts(), expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sequencing_stops_when_transaction_ids_are_those_of_another_cluster() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let queue = stage.outbox().queue("orders", ONE);
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        stage.enqueue(handle.outbox(), 0, &["before"]).await;
+        collector.wait_for(1).await;
+        // As after a dump and restore: the rows are there, the cluster is another.
+        stage
+            .run("UPDATE outbox_partitions SET cluster = cluster + 1")
+            .await;
+        stage.enqueue(handle.outbox(), 0, &["after"]).await;
+        // The other partition shows that time has passed: it was marked later and is done.
+        let probe = quick(Outbox::builder(stage.pool.clone())).queue("probe", ONE);
+        let probed = Collector::new();
+        let probe = probe.leased(probed.clone()).start().await.unwrap();
+        let outbox = probe.outbox();
+        outbox
+            .transaction(async |transaction| {
+                outbox
+                    .enqueue(transaction, "probe", text_message(0, "probe"))
+                    .await
+            })
+            .await
+            .unwrap();
+        probed.wait_for(1).await;
+        assert_eq!(
+            collector.texts(),
+            ["before"],
+            "nothing is numbered by foreign ids"
+        );
+        probe.stop().await;
+        handle.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_process_hears_of_new_work_at_once() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let queue = stage.outbox().queue("orders", ONE);
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let pool = stage.another_pool(4).await;
+        let producer = quick(Outbox::builder(pool))
+            .queue("orders", ONE)
+            .produce_only();
+        let producer = producer.start().await.unwrap();
+        stage.enqueue(producer.outbox(), 0, &["warm up"]).await;
+        collector.wait_for(1).await;
+        let mut waits = Vec::new();
+        for number in 0..31 {
+            let started = Instant::now();
+            stage.enqueue(producer.outbox(), 0, &["x"]).await;
+            collector.wait_for(number + 2).await;
+            waits.push(started.elapsed());
+        }
+        waits.sort();
+        // Looking every 80 ms would make it 40 ms in the middle, and more with the enqueue.
+        assert!(
+            waits[15] < Duration::from_millis(30),
+            "in the middle {:?}",
+            waits[15]
+        );
+        producer.stop().await;
+        handle.stop().await;
+    })
+    .await;
+}
