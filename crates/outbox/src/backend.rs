@@ -528,6 +528,12 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         paused: bool,
     ) -> impl Future<Output = Answer<()>> + Send;
 
+    /// Makes peace with a restored dump: gives every message without a number one, in the order of
+    /// ids, and forgets the transaction ids of the old cluster. Answers how many messages got their
+    /// number. Nothing to do on databases that do not sequence by transaction id. Twice: 0.
+    #[doc(hidden)]
+    fn repair(store: &Store<Self>) -> impl Future<Output = Answer<u64>> + Send;
+
     /// Tells other processes that there is something to look at. Outside any producer's transaction.
     #[doc(hidden)]
     fn signal(store: &Store<Self>) -> impl Future<Output = Answer<()>> + Send;

@@ -1,9 +1,14 @@
 //! A running outbox: reach it, and stop it within a deadline.
 
+use std::time::Duration;
+
 use taskward::{ShutdownReport, TaskSet};
 
 use crate::backend::{Backend, Lease};
 use crate::outbox::Outbox;
+
+/// How long giving leases back may take; a database that does not answer must not keep us.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A running outbox. Dropping it stops the workers without waiting for them; [`stop`](Self::stop)
 /// also gives the leases back, so that others need not wait for them to run out.
@@ -37,13 +42,15 @@ impl<DB: Backend> OutboxHandle<DB> {
                 note.lease.filter(|_| !note.handling)
             })
             .collect();
-        if !leases.is_empty()
-            && let Err(error) = DB::release(&engine.store, &leases).await
-        {
-            tracing::warn!(%error, "leases could not be released and will run out by themselves");
-        }
-        if let Err(error) = DB::depart(&engine.store, &engine.incarnation).await {
-            tracing::warn!(%error, "the departure could not be announced");
+        let farewell = async {
+            if !leases.is_empty() {
+                DB::release(&engine.store, &leases).await?;
+            }
+            DB::depart(&engine.store, &engine.incarnation).await
+        };
+        let said = tokio::time::timeout(FAREWELL, farewell).await;
+        if !matches!(said, Ok(Ok(()))) {
+            tracing::warn!("leases could not be released and will run out by themselves");
         }
         report
     }

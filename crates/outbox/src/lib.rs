@@ -55,6 +55,7 @@ mod error;
 mod handle;
 mod handler;
 mod message;
+mod operator;
 mod outbox;
 mod partition_mode;
 mod pipeline;

@@ -80,7 +80,7 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
 }
 
 #[tokio::test]
-async fn sequencing_stops_when_transaction_ids_are_those_of_another_cluster() {
+async fn sequencing_stops_on_foreign_transaction_ids_until_it_is_repaired() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
         let collector = Collector::new();

@@ -25,6 +25,11 @@ pub(crate) trait Dialect: Backend {
         sql: String,
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
+    /// Cuts every other connection to the test's database; false where there is nothing to cut.
+    fn cut_connections(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
     /// The ways a producer's transaction can begin.
     const TRANSACTIONS: &[&[&str]];
 
@@ -68,6 +73,12 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
         ],
     ];
 
+    async fn cut_connections(connection: &mut sqlx::PgConnection) -> Result<bool, sqlx::Error> {
+        let cut = "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        Self::number(connection, cut.to_owned()).await.map(|_| true)
+    }
+
     async fn connect(url: &str, connections: u32) -> Pool<Self> {
         options(connections)
             .connect(url)
@@ -80,6 +91,10 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
 dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
     const TRANSACTIONS: &[&[&str]] = &[&["BEGIN"], &["BEGIN IMMEDIATE"], &["BEGIN EXCLUSIVE"]];
     const CONCURRENT_WRITERS: bool = false;
+
+    async fn cut_connections(_: &mut sqlx::SqliteConnection) -> Result<bool, sqlx::Error> {
+        Ok(false)
+    }
 
     async fn connect(url: &str, connections: u32) -> Pool<Self> {
         let file = url

@@ -79,6 +79,7 @@ macro_rules! suite {
                 two_processes_share_a_queue_without_doubling,
                 a_stopped_process_is_replaced_at_once,
                 a_zombie_settles_nothing,
+                lost_connections_are_survived,
                 ten_processes_start_at_once_on_an_empty_schema,
                 another_partition_count_is_refused,
                 bad_configuration_is_refused_before_anything_runs,

@@ -8,7 +8,7 @@ use outbox::{LeaseConfig, MessageResult, Outbox, OutboxError, Partitions, Worker
 use tokio::time::Instant;
 
 use super::outcomes::Ledger;
-use super::stage::{FOUR, ONE, quick, refusal, text_of};
+use super::stage::{FOUR, ONE, quick, refusal, text_message, text_of};
 use super::{Collector, Dialect, Stage};
 
 pub(crate) async fn two_processes_share_a_queue_without_doubling<DB: Dialect>(stage: &Stage<DB>) {
@@ -244,4 +244,59 @@ pub(crate) async fn bad_configuration_is_refused_before_anything_runs<DB: Dialec
         let error = refusal(builder).await;
         assert!(error.to_string().contains(message), "{error}");
     }
+}
+
+pub(crate) async fn lost_connections_are_survived<DB: Dialect>(stage: &Stage<DB>) {
+    let (leased, transactional) = (Collector::new(), Collector::new());
+    let builder = quick(Outbox::builder(stage.another_pool(6).await)).auto_migrate();
+    let handle = builder
+        .queue("orders", ONE)
+        .transactional(Ledger(transactional.clone()))
+        .queue("mail", ONE)
+        .leased(leased.clone())
+        .start()
+        .await
+        .unwrap();
+    // The producer has a connection of its own that nobody cuts, and cuts all others.
+    let mut own = stage.another_pool(1).await.acquire().await.unwrap();
+    for round in 0..10 {
+        let batch: Vec<_> = (0..50)
+            .map(|n| text_message(0, &(round * 50 + n).to_string()))
+            .collect();
+        for queue in ["orders", "mail"] {
+            DB::run(&mut own, "BEGIN".to_owned()).await.unwrap();
+            handle
+                .outbox()
+                .enqueue_batch(&mut own, queue, &batch)
+                .await
+                .unwrap();
+            DB::run(&mut own, "COMMIT".to_owned()).await.unwrap();
+        }
+        if !DB::cut_connections(&mut own).await.unwrap() {
+            break;
+        }
+        leased.wait_for(round * 50 + 1).await;
+    }
+    let expected = if DB::CONCURRENT_WRITERS { 500 } else { 50 };
+    let settled = "SELECT CASE WHEN MIN(processed_seq) = MAX(processed_seq) \
+                   THEN MIN(processed_seq) ELSE 0 END FROM outbox_processors";
+    let mut look = tokio::time::interval(Duration::from_millis(10));
+    while DB::number(&mut own, settled.to_owned()).await.unwrap() < expected {
+        look.tick().await;
+    }
+    handle.stop().await;
+    for effects in [
+        "SELECT COUNT(*) FROM effects",
+        "SELECT COUNT(DISTINCT seq) FROM effects",
+    ] {
+        assert_eq!(
+            DB::number(&mut own, effects.to_owned()).await.unwrap(),
+            expected
+        );
+    }
+    // At least once, each first time in order.
+    let mut first_times: Vec<_> = leased.seen().iter().map(|message| message.seq).collect();
+    let mut seen = HashSet::new();
+    first_times.retain(|seq| seen.insert(*seq));
+    assert_eq!(first_times, (1..=expected).collect::<Vec<_>>());
 }

@@ -42,6 +42,10 @@ statements!(
     register_queue,
     release,
     renew,
+    repair_ids,
+    repair_lock,
+    repair_partitions,
+    repair_runs,
     replay_dead_letters,
     sequence,
     survey,
@@ -511,6 +515,26 @@ impl Backend for Postgres {
         };
         query.bind(paused).execute(&store.pool).await?;
         Ok(())
+    }
+
+    async fn repair(store: &Store<Self>) -> Answer<u64> {
+        // One snapshot for all statements: what commits later is not in it and is found as new.
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE".into_sql_str();
+        let mut transaction = OwnTransaction::begin(&store.pool, begin).await?;
+        query!(store.sql.repair_lock)
+            .execute(&mut *transaction)
+            .await?;
+        let row = query!(store.sql.repair_runs)
+            .fetch_one(&mut *transaction)
+            .await?;
+        query!(store.sql.repair_ids)
+            .execute(&mut *transaction)
+            .await?;
+        query!(store.sql.repair_partitions)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
     }
 
     async fn signal(store: &Store<Self>) -> Answer<()> {

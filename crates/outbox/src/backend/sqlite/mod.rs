@@ -498,6 +498,10 @@ impl Backend for Sqlite {
         Ok(())
     }
 
+    async fn repair(_: &Store<Self>) -> Answer<u64> {
+        Ok(0)
+    }
+
     async fn signal(_: &Store<Self>) -> Answer<()> {
         Ok(())
     }
