@@ -6,6 +6,8 @@
 //! that connection is in. When the reply to a commit is lost a verb returns an error although its
 //! work was done; each verb says what a second call then does.
 
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod prefix;

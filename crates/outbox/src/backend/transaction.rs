@@ -2,18 +2,24 @@
 //! end, a dropped future, a panic, a lost reply, the connection is closed rather than given back to
 //! the pool in an unknown state.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
 use crate::error::OutboxError;
 
+/// What is done to a connection before it goes back to the pool.
+pub(crate) type Restore<DB> =
+    fn(&mut <DB as Database>::Connection) -> BoxFuture<'_, Result<(), sqlx::Error>>;
+
 /// An open transaction on a connection of the pool.
-#[derive(Debug)]
 pub struct OwnTransaction<DB: Database> {
     connection: PoolConnection<DB>,
+    restore: Option<Restore<DB>>,
     open: bool,
 }
 
@@ -21,22 +27,46 @@ impl<DB: Database> OwnTransaction<DB> {
     pub(crate) async fn begin(pool: &Pool<DB>, statement: SqlStr) -> Result<Self, OutboxError> {
         let mut own = Self {
             connection: pool.acquire().await?,
+            restore: None,
             open: true,
         };
         DB::TransactionManager::begin(&mut own.connection, Some(statement)).await?;
         Ok(own)
     }
 
+    /// For a transaction whose beginning changed the session: undoes that after its end.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn restoring(mut self, restore: Restore<DB>) -> Self {
+        self.restore = Some(restore);
+        self
+    }
+
     pub(crate) async fn commit(mut self) -> Result<(), OutboxError> {
         DB::TransactionManager::commit(&mut self.connection).await?;
-        self.open = false;
+        self.give_back().await;
         Ok(())
     }
 
     pub(crate) async fn roll_back(mut self) -> Result<(), OutboxError> {
         DB::TransactionManager::rollback(&mut self.connection).await?;
-        self.open = false;
+        self.give_back().await;
         Ok(())
+    }
+
+    /// The transaction has ended, whatever comes now: a session that cannot be restored is closed.
+    async fn give_back(&mut self) {
+        let restored = match self.restore {
+            Some(restore) => restore(&mut self.connection).await.is_ok(),
+            None => true,
+        };
+        self.open = !restored;
+    }
+}
+
+impl<DB: Database> fmt::Debug for OwnTransaction<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("OwnTransaction");
+        fields.field("open", &self.open).finish_non_exhaustive()
     }
 }
 

@@ -87,6 +87,39 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
     }
 });
 
+#[cfg(feature = "mysql")]
+dialect!(sqlx::MySql, sqlx::MySqlConnection, {
+    async fn connect(url: &str, connections: u32) -> Pool<Self> {
+        options(connections)
+            .connect(url)
+            .await
+            .expect("connect to mysql or mariadb")
+    }
+
+    const TRANSACTIONS: &[&[&str]] = &[
+        &["BEGIN"],
+        &["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"],
+        &["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"],
+        &[
+            "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+            "BEGIN",
+        ],
+    ];
+
+    async fn cut_connections(connection: &mut sqlx::MySqlConnection) -> Result<bool, sqlx::Error> {
+        let others = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
+                      WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+        let others: Vec<i64> = sqlx::query_scalar(others)
+            .fetch_all(&mut *connection)
+            .await?;
+        for id in others {
+            // It may have gone by itself meanwhile.
+            let _ = Self::run(connection, format!("KILL {id}")).await;
+        }
+        Ok(true)
+    }
+});
+
 #[cfg(feature = "sqlite")]
 dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
     const TRANSACTIONS: &[&[&str]] = &[&["BEGIN"], &["BEGIN IMMEDIATE"], &["BEGIN EXCLUSIVE"]];

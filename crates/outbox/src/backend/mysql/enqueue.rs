@@ -1,0 +1,150 @@
+//! The producer's two statements: the messages, and a marker for each. What holds them together is
+//! the caller's transaction; outside of one they are committed one by one, and a crash between them
+//! leaves messages that are never delivered.
+//!
+//! After an error the caller rolls back. One who commits all the same commits nothing that is
+//! delivered: a message without its marker is no message.
+
+use sqlx::mysql::{MySqlArguments, MySqlConnection};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, MySql};
+
+use super::Statements;
+use crate::backend::{Addressed, Answer};
+use crate::error::OutboxError;
+use crate::message::OutboxMessageId;
+
+/// The most messages of one statement: its placeholders are at most 65 535.
+const MAX_ROWS: usize = 1000;
+/// The most bytes of payload of one statement, unless a single message has more: a packet is 16 MB
+/// at most, unless configured otherwise.
+const MAX_BYTES: usize = 4 << 20;
+/// Statements of up to so many rows stay prepared. Beyond, every other batch size would push one of
+/// the caller's own statements out of the connection's cache.
+const MAX_PREPARED_ROWS: usize = 8;
+
+/// Writes messages and markers. A batch that is too large for one statement is held together by a
+/// savepoint, for the server undoes no more than the statement that failed.
+pub(super) async fn enqueue(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    messages: &[Addressed<'_>],
+) -> Answer<Vec<OutboxMessageId>> {
+    if chunk_len(messages) == messages.len() {
+        return write(sql, connection, messages).await;
+    }
+    sqlx::raw_sql("SAVEPOINT outbox_enqueue")
+        .execute(&mut *connection)
+        .await?;
+    let written = write_chunks(sql, connection, messages).await;
+    let end = match &written {
+        Ok(_) => "RELEASE SAVEPOINT outbox_enqueue",
+        Err(_) => "ROLLBACK TO SAVEPOINT outbox_enqueue",
+    };
+    let ended = sqlx::raw_sql(end).execute(connection).await;
+    let ids = written?;
+    ended?;
+    Ok(ids)
+}
+
+async fn write_chunks(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    messages: &[Addressed<'_>],
+) -> Answer<Vec<OutboxMessageId>> {
+    let mut ids = Vec::with_capacity(messages.len());
+    let mut rest = messages;
+    while !rest.is_empty() {
+        let (chunk, later) = rest.split_at(chunk_len(rest));
+        ids.append(&mut write(sql, connection, chunk).await?);
+        rest = later;
+    }
+    Ok(ids)
+}
+
+/// How many of the messages, from the first on, go into one statement; one at least.
+fn chunk_len(messages: &[Addressed<'_>]) -> usize {
+    let mut bytes = 0_usize;
+    let fit = messages.iter().take(MAX_ROWS).take_while(|(_, message)| {
+        bytes = bytes.saturating_add(message.payload().len());
+        bytes <= MAX_BYTES
+    });
+    fit.count().max(1)
+}
+
+async fn write(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    chunk: &[Addressed<'_>],
+) -> Answer<Vec<OutboxMessageId>> {
+    let mut insert = query_of_rows(&sql.enqueue, chunk.len());
+    for (partition_id, message) in chunk {
+        insert = insert
+            .bind(partition_id.0)
+            .bind(message.payload_type())
+            .bind(message.key())
+            .bind(message.encoded_headers())
+            .bind(message.payload());
+    }
+    let first = insert.execute(&mut *connection).await?.last_insert_id();
+    let mut mark = query_of_rows(&sql.mark, chunk.len());
+    for (place, (partition_id, _)) in (0_u64..).zip(chunk) {
+        mark = mark.bind(partition_id.0).bind(first).bind(place);
+    }
+    let last = mark.execute(connection).await?.last_insert_id();
+    ids_between(first, last, chunk.len() as u64)
+}
+
+/// So many ids, evenly spaced: what lies between two of them is the session's increment.
+fn ids_between(first: u64, last: u64, count: u64) -> Answer<Vec<OutboxMessageId>> {
+    let increment = last
+        .saturating_sub(first)
+        .checked_div(count - 1)
+        .unwrap_or(0);
+    (0..count)
+        .map(|place| {
+            let id = i64::try_from(first + place * increment);
+            id.map(OutboxMessageId)
+                .map_err(|error| OutboxError::from(sqlx::Error::Decode(error.into())))
+        })
+        .collect()
+}
+
+/// A statement that ends in one row of VALUES, with that row repeated.
+fn query_of_rows<'q>(statement: &str, rows: usize) -> Query<'q, MySql, MySqlArguments> {
+    let (insert, row) = statement.rsplit_once("VALUES").unwrap_or((statement, ""));
+    let values = vec![row.trim(); rows].join(", ");
+    sqlx::query(AssertSqlSafe(format!("{insert}VALUES {values}")))
+        .persistent(rows <= MAX_PREPARED_ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::PartitionId;
+    use crate::message::EnqueueMessage;
+
+    fn ids(first: u64, last: u64, count: u64) -> Vec<i64> {
+        let ids = ids_between(first, last, count).unwrap();
+        ids.into_iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn ids_follow_the_increment_of_the_session() {
+        assert_eq!(ids(7, 7, 1), [7]);
+        assert_eq!(ids(7, 9, 3), [7, 8, 9]);
+        assert_eq!(ids(7, 13, 3), [7, 10, 13]);
+        assert!(ids_between(u64::MAX, u64::MAX, 1).is_err());
+    }
+
+    #[test]
+    fn a_statement_is_bounded_in_rows_and_bytes() {
+        let of = |size: usize| EnqueueMessage::to(0, vec![0; size], "bytes");
+        let (small, large) = (of(10), of(MAX_BYTES / 2));
+        let addressed = |message, count| vec![(PartitionId(1), message); count];
+        assert_eq!(chunk_len(&addressed(&small, 5)), 5);
+        assert_eq!(chunk_len(&addressed(&small, MAX_ROWS + 1)), MAX_ROWS);
+        assert_eq!(chunk_len(&addressed(&large, 5)), 2);
+        assert_eq!(chunk_len(&addressed(&of(MAX_BYTES + 1), 5)), 1);
+    }
+}

@@ -1,0 +1,826 @@
+//! MySQL and MariaDB, with the same statements. A producer writes a marker beside each message; the
+//! sequencer looks for markers in one snapshot, without locks, so nobody waits for a transaction
+//! that is still open; the order is written down in runs.
+//!
+//! Three things shape what is here. Neither server can write two tables at once, and MySQL has no
+//! RETURNING, so a verb is several statements. A statement that scans waits for rows it does not
+//! want, so every write finds its rows by primary key. And a session's state belongs to the owner of
+//! the pool: isolation is set for one transaction at a time.
+
+mod dead_letters;
+mod enqueue;
+
+use serde_json::json;
+use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr as _};
+
+use super::prefix::statements;
+use super::{
+    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
+    Millis, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, sealed,
+};
+use crate::dead_letter::{DeadLetter, DeadLetterFilter};
+use crate::error::OutboxError;
+use crate::message::OutboxMessageId;
+use crate::queue::{Partitions, QueueName};
+
+/// The time of the statement, in milliseconds. From UTC, for an hour of local time comes twice a year.
+const NOW: &str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) \
+                   DIV 1000)";
+
+/// Two statements in one round trip: the first is for the next transaction only.
+const BEGIN_OURS: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
+
+/// How the session's own timeout survives a transaction of ours that has another one.
+const REMEMBER_TIMEOUT: &str = "SET @outbox_wait_timeout = @@SESSION.wait_timeout";
+const RESTORE_TIMEOUT: &str =
+    "SET SESSION wait_timeout = @outbox_wait_timeout, @outbox_wait_timeout = NULL";
+
+/// How long a migration waits for another one, and for a table that somebody uses.
+const MIGRATION_WAIT_SECONDS: u32 = 60;
+
+/// How often a step of sequencing is tried when the server breaks it off as a deadlock.
+const SEQUENCE_TRIES: u32 = 2;
+
+statements!(
+    advance_partition,
+    advance_vacuum,
+    announce,
+    bury,
+    claim,
+    claim_dead_letters,
+    claimable,
+    claimed_dead_letters,
+    cleanup_dead_letters,
+    conclude_dead_letter,
+    count_dead_letters,
+    dead_letters,
+    depart,
+    ended_dead_letters,
+    enqueue,
+    forget_process,
+    free_dead_letters,
+    has_schema,
+    held,
+    hold,
+    lock_partition,
+    lock_schema,
+    lock_vacuum,
+    mark,
+    mark_requeued,
+    partition_ids,
+    pause_partition,
+    pause_queue,
+    processes,
+    queue_partitions,
+    read,
+    register_partitions,
+    register_processors,
+    register_queue,
+    register_vacuum,
+    release,
+    remove,
+    renew,
+    schema_version,
+    sequence,
+    settle,
+    survey,
+    sweep,
+    take_dead_letter,
+    unlist,
+    unmark,
+    write_run,
+);
+
+/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
+macro_rules! query {
+    ($statement:expr) => {
+        sqlx::query(AssertSqlSafe(std::sync::Arc::clone(&$statement)))
+    };
+}
+
+impl sealed::Sealed for MySql {}
+
+impl Backend for MySql {
+    type Statements = Statements;
+    type Listener = ();
+    const CARRIES_SIGNALS: bool = false;
+    const BEGIN: &'static str = "BEGIN";
+
+    fn statements(prefix: &TablePrefix) -> Statements {
+        Statements::new(prefix)
+    }
+
+    async fn migrate_up(store: &Store<Self>) -> Answer<()> {
+        let mut connection = lock_schema(store).await?;
+        if schema_version(&mut connection, &store.sql).await? == 0 {
+            let up = Statements::fill(include_str!("migrations/1_up.sql"), &store.sql.prefix);
+            sqlx::raw_sql(AssertSqlSafe(up))
+                .execute(&mut *connection)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn migrate_down(store: &Store<Self>) -> Answer<()> {
+        let mut connection = lock_schema(store).await?;
+        let down = Statements::fill(include_str!("migrations/1_down.sql"), &store.sql.prefix);
+        sqlx::raw_sql(AssertSqlSafe(down))
+            .execute(&mut *connection)
+            .await?;
+        Ok(())
+    }
+
+    async fn schema_version(store: &Store<Self>) -> Answer<u32> {
+        schema_version(&mut *store.pool.acquire().await?, &store.sql).await
+    }
+
+    async fn register(
+        store: &Store<Self>,
+        queue: &QueueName,
+        partitions: Partitions,
+    ) -> Answer<Vec<PartitionId>> {
+        // What is there already is only read: a start beside running processes locks nothing.
+        let mut connection = store.pool.acquire().await?;
+        let ids = registered(&store.sql, &mut connection, queue, partitions).await?;
+        if ids.len() == usize::from(partitions.count()) {
+            return Ok(ids);
+        }
+        drop(connection);
+        let sql = &store.sql;
+        let mut connection = lock_schema(store).await?;
+        let count = partitions.count();
+        query!(sql.register_queue)
+            .bind(queue.as_str())
+            .bind(count)
+            .execute(&mut *connection)
+            .await?;
+        // A queue that somebody else registered meanwhile may have another count.
+        registered(sql, &mut connection, queue, partitions).await?;
+        query!(sql.register_partitions)
+            .bind(queue.as_str())
+            .bind(json!(vec![0; usize::from(count)]).to_string())
+            .execute(&mut *connection)
+            .await?;
+        for statement in [&sql.register_processors, &sql.register_vacuum] {
+            query!(statement)
+                .bind(queue.as_str())
+                .execute(&mut *connection)
+                .await?;
+        }
+        registered(sql, &mut connection, queue, partitions).await
+    }
+
+    async fn enqueue(
+        sql: &Statements,
+        connection: &mut MySqlConnection,
+        messages: &[Addressed<'_>],
+    ) -> Answer<Vec<OutboxMessageId>> {
+        enqueue::enqueue(sql, connection, messages).await
+    }
+
+    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+        let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+        let surveys = query!(store.sql.survey)
+            .bind(json!(ids).to_string())
+            .try_map(|row: MySqlRow| {
+                Ok(Survey {
+                    partition_id: PartitionId(row.try_get("partition_id")?),
+                    unsequenced: row.try_get("unsequenced")?,
+                    pending: row.try_get("pending")?,
+                    holder: row.try_get::<Option<String>, _>("holder")?.map(Incarnation),
+                    pulse: Pulse {
+                        epoch: Epoch(row.try_get("epoch")?),
+                        renewals: row.try_get("renewals")?,
+                    },
+                    expired: row.try_get("expired")?,
+                })
+            })
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(surveys)
+    }
+
+    async fn sequence(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        limit: u32,
+    ) -> Answer<Sequenced> {
+        let mut tries = 1;
+        loop {
+            match sequence(store, partition_id, limit).await {
+                Err(OutboxError::Database(error))
+                    if tries < SEQUENCE_TRIES && is_deadlock(&error) =>
+                {
+                    tries += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn claim(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        holder: &Incarnation,
+        lease_millis: i64,
+        stale: Option<Pulse>,
+    ) -> Answer<Option<Claimed>> {
+        let mut transaction = Self::begin(store, None).await?;
+        let row = query!(store.sql.claimable)
+            .bind(partition_id.0)
+            .bind(stale.map(|pulse| pulse.epoch.0))
+            .bind(stale.map(|pulse| pulse.renewals))
+            .fetch_optional(&mut *transaction)
+            .await?;
+        let Some(row) = row else {
+            transaction.roll_back().await?;
+            return Ok(None);
+        };
+        let (epoch, abandoned): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);
+        query!(store.sql.claim)
+            .bind(&holder.0)
+            .bind(lease_millis)
+            .bind(partition_id.0)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        let lease = Lease {
+            partition_id,
+            epoch: Epoch(epoch + 1),
+        };
+        Ok(Some(Claimed { lease, abandoned }))
+    }
+
+    async fn advance_alone(
+        store: &Store<Self>,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Answer<Advance> {
+        let sql = &store.sql;
+        let buries = settlement.is_some_and(|settlement| !settlement.dead_letters.is_empty());
+        if !buries {
+            // One write and one read, each checked against the epoch: no need to hold them together.
+            let mut connection = store.pool.acquire().await?;
+            return Self::advance(sql, &mut connection, lease, lease_millis, settlement, limit)
+                .await;
+        }
+        let mut transaction = Self::begin(store, None).await?;
+        let advance = Self::advance(
+            sql,
+            &mut transaction,
+            lease,
+            lease_millis,
+            settlement,
+            limit,
+        )
+        .await?;
+        transaction.commit().await?;
+        Ok(advance)
+    }
+
+    async fn advance(
+        sql: &Statements,
+        connection: &mut MySqlConnection,
+        lease: Lease,
+        lease_millis: i64,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+    ) -> Answer<Advance> {
+        if !hold(sql, connection, lease, lease_millis, settlement).await? {
+            return Ok(Advance::Lost);
+        }
+        for dead in settlement
+            .iter()
+            .flat_map(|settlement| &settlement.dead_letters)
+        {
+            query!(sql.bury)
+                .bind(dead.seq.0)
+                .bind(dead.attempts)
+                .bind(&dead.reason)
+                .bind(dead.id.0)
+                .execute(&mut *connection)
+                .await?;
+        }
+        read(sql, connection, lease, limit).await
+    }
+
+    async fn renew(
+        store: &Store<Self>,
+        leases: &[Lease],
+        lease_millis: i64,
+    ) -> Answer<Vec<PartitionId>> {
+        let pairs = pairs_of(leases);
+        query!(store.sql.renew)
+            .bind(&pairs)
+            .bind(lease_millis)
+            .execute(&store.pool)
+            .await?;
+        // An epoch is never used again: what has ours now had it a moment ago.
+        let renewed = query!(store.sql.held)
+            .bind(&pairs)
+            .try_map(|row: MySqlRow| row.try_get(0).map(PartitionId))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(renewed)
+    }
+
+    async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+        query!(store.sql.release)
+            .bind(pairs_of(leases))
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
+        let sql = &store.sql;
+        let mut transaction = Self::begin(store, None).await?;
+        // Whoever does not get the bookkeeping row leaves it to the one who has it.
+        let mark = query!(sql.lock_vacuum)
+            .bind(partition_id.0)
+            .fetch_optional(&mut *transaction)
+            .await?;
+        let Some(mark) = mark else {
+            transaction.roll_back().await?;
+            return Ok(Swept::default());
+        };
+        let vacuumed: i64 = mark.try_get(0)?;
+        let runs = query!(sql.sweep)
+            .bind(partition_id.0)
+            .bind(vacuumed)
+            .bind(vacuumed + i64::from(limit))
+            .try_map(|row: MySqlRow| {
+                Ok((
+                    row.try_get(0)?,
+                    row.try_get(1)?,
+                    row.try_get::<String, _>(2)?,
+                ))
+            })
+            .fetch_all(&mut *transaction)
+            .await?;
+        let Some(&(_, last_seq, _)) = runs.last() else {
+            transaction.roll_back().await?;
+            return Ok(Swept::default());
+        };
+        let mut ids: Vec<i64> = runs.iter().flat_map(|(_, _, ids)| unpack(ids)).collect();
+        ids.sort_unstable();
+        let messages = query!(sql.remove)
+            .bind(json!(ids).to_string())
+            .execute(&mut *transaction)
+            .await?
+            .rows_affected();
+        let runs: Vec<(i64, i64)> = runs
+            .iter()
+            .map(|&(first_seq, _, _)| (partition_id.0, first_seq))
+            .collect();
+        query!(sql.unlist)
+            .bind(json!(runs).to_string())
+            .execute(&mut *transaction)
+            .await?;
+        let last_seq: i64 = last_seq;
+        query!(sql.advance_vacuum)
+            .bind(last_seq)
+            .bind(partition_id.0)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(Swept {
+            messages,
+            more: messages >= u64::from(limit),
+        })
+    }
+
+    async fn announce(
+        store: &Store<Self>,
+        process: &Process,
+        alive_millis: i64,
+    ) -> Answer<Vec<Process>> {
+        let queues = json!(process.queues).to_string();
+        query!(store.sql.announce)
+            .bind(&process.incarnation.0)
+            .bind(&queues)
+            .bind(&queues)
+            .execute(&store.pool)
+            .await?;
+        let rows = query!(store.sql.processes)
+            .bind(alive_millis)
+            .bind(alive_millis)
+            .fetch_all(&store.pool)
+            .await?;
+        let mut alive = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let incarnation: String = row.try_get("incarnation")?;
+            if row.try_get("forgotten")? {
+                // One by one: a statement that looks for them would lock those that are alive.
+                query!(store.sql.forget_process)
+                    .bind(&incarnation)
+                    .bind(alive_millis)
+                    .execute(&store.pool)
+                    .await?;
+            } else if row.try_get("alive")? {
+                let queues: String = row.try_get("queues")?;
+                alive.push(Process {
+                    incarnation: Incarnation(incarnation),
+                    queues: super::queue_list(&queues),
+                });
+            }
+        }
+        Ok(alive)
+    }
+
+    async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
+        query!(store.sql.depart)
+            .bind(&incarnation.0)
+            .execute(&store.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> Answer<Vec<DeadLetter>> {
+        dead_letters::list(store, filter).await
+    }
+
+    async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        dead_letters::count(store, filter).await
+    }
+
+    async fn replay_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+        token: &str,
+        claim_millis: i64,
+    ) -> Answer<Vec<DeadLetter>> {
+        dead_letters::replay(store, filter, token, claim_millis).await
+    }
+
+    async fn conclude_dead_letters(
+        store: &Store<Self>,
+        letters: &[(i64, Option<&str>)],
+        conclusion: &Conclusion,
+    ) -> Answer<u64> {
+        dead_letters::conclude(store, letters, conclusion).await
+    }
+
+    async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        dead_letters::cleanup(store, filter).await
+    }
+
+    async fn take_dead_letter(
+        sql: &Statements,
+        connection: &mut MySqlConnection,
+        id: i64,
+    ) -> Answer<Option<DeadLetter>> {
+        dead_letters::take(sql, connection, id).await
+    }
+
+    async fn mark_requeued(
+        sql: &Statements,
+        connection: &mut MySqlConnection,
+        id: i64,
+        message_id: OutboxMessageId,
+    ) -> Answer<()> {
+        dead_letters::mark_requeued(sql, connection, id, message_id).await
+    }
+
+    async fn pause(
+        store: &Store<Self>,
+        queue: &str,
+        partition_id: Option<PartitionId>,
+        paused: bool,
+    ) -> Answer<()> {
+        let query = match partition_id {
+            None => query!(store.sql.pause_queue).bind(paused).bind(queue),
+            Some(id) => query!(store.sql.pause_partition).bind(paused).bind(id.0),
+        };
+        query.execute(&store.pool).await?;
+        Ok(())
+    }
+
+    async fn repair(_: &Store<Self>) -> Answer<u64> {
+        Ok(0)
+    }
+
+    async fn signal(_: &Store<Self>) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn listen(_: &Store<Self>) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn hear(_: &mut ()) -> Answer<()> {
+        std::future::pending().await
+    }
+
+    async fn begin(
+        store: &Store<Self>,
+        orphan_millis: Option<i64>,
+    ) -> Answer<OwnTransaction<Self>> {
+        let Some(millis) = orphan_millis else {
+            return OwnTransaction::begin(&store.pool, BEGIN_OURS.into_sql_str()).await;
+        };
+        // Both servers know such a timeout for sessions only, in whole seconds, so it is set before
+        // and put back after. Should that fail, the connection is closed.
+        let seconds = millis.div_euclid(1000).saturating_add(1);
+        let begin = format!("{REMEMBER_TIMEOUT}, SESSION wait_timeout = {seconds}; {BEGIN_OURS}");
+        let begin = AssertSqlSafe(begin).into_sql_str();
+        let transaction = OwnTransaction::begin(&store.pool, begin).await?;
+        Ok(transaction.restoring(|connection| {
+            let restored = sqlx::raw_sql(RESTORE_TIMEOUT).execute(connection);
+            Box::pin(async { restored.await.map(drop) })
+        }))
+    }
+
+    async fn savepoint(connection: &mut MySqlConnection, verb: Savepoint) -> Answer<()> {
+        sqlx::raw_sql(verb.statement())
+            .execute(&mut *connection)
+            .await?;
+        if verb == Savepoint::Undo {
+            let release = Savepoint::Release.statement();
+            sqlx::raw_sql(release).execute(connection).await?;
+        }
+        Ok(())
+    }
+
+    fn is_retryable(error: &sqlx::Error) -> bool {
+        let Some(number) = number_of(error) else {
+            return super::is_connection_loss(error);
+        };
+        matches!(
+            number,
+            // Deadlock, lock wait timeout, and MariaDB's "record has changed since last read".
+            1213 | 1205 | 1020
+            // Too many connections, of all and of this user; host blocked; handshake failed.
+            | 1040 | 1203 | 1226 | 1129 | 1043
+            // Shutdown; killed query, killed connection, statement and idle timeouts.
+            | 1053 | 1317 | 1927 | 1969 | 3024 | 4031
+            // Lost connections as proxies report them, and packets cut short.
+            | 2006 | 2013 | 1158
+                ..=1161 | 1184
+            // Read-only: a server that was just demoted, or has not been promoted yet.
+            | 1290 | 1836
+            // Out of memory, of threads, of disk, of locks; nowait; metadata changed under a statement.
+            | 1037 | 1041 | 1135 | 1021 | 1114 | 1206 | 3572 | 1412 | 1615
+        )
+    }
+}
+
+fn number_of(error: &sqlx::Error) -> Option<u16> {
+    let error = error.as_database_error()?;
+    let error = error.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(error.number())
+}
+
+fn is_deadlock(error: &sqlx::Error) -> bool {
+    matches!(number_of(error), Some(1213 | 1205))
+}
+
+/// A connection that changes the schema, alone among all processes. Its session is set up for that,
+/// so it is closed in the end, which also gives the lock back.
+async fn lock_schema(store: &Store<MySql>) -> Answer<PoolConnection<MySql>> {
+    let mut connection = store.pool.acquire().await?;
+    connection.close_on_drop();
+    // A table that is in use is waited for shortly: producers queue behind whoever waits.
+    sqlx::raw_sql("SET SESSION lock_wait_timeout = 5")
+        .execute(&mut *connection)
+        .await?;
+    let locked: Option<i64> = query!(store.sql.lock_schema)
+        .bind(MIGRATION_WAIT_SECONDS)
+        .fetch_one(&mut *connection)
+        .await?
+        .try_get(0)?;
+    if locked == Some(1) {
+        return Ok(connection);
+    }
+    let message = "another process has been changing the schema for too long";
+    Err(sqlx::Error::Protocol(message.to_owned()).into())
+}
+
+async fn schema_version(connection: &mut MySqlConnection, sql: &Statements) -> Answer<u32> {
+    let tables: i64 = query!(sql.has_schema)
+        .fetch_one(&mut *connection)
+        .await?
+        .try_get(0)?;
+    if tables == 0 {
+        return Ok(0);
+    }
+    let version: i64 = query!(sql.schema_version)
+        .fetch_one(connection)
+        .await?
+        .try_get(0)?;
+    Ok(u32::try_from(version).unwrap_or(0))
+}
+
+/// The ids of a queue's partitions, as far as they are there.
+async fn registered(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    queue: &QueueName,
+    partitions: Partitions,
+) -> Answer<Vec<PartitionId>> {
+    let found = query!(sql.queue_partitions)
+        .bind(queue.as_str())
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some(found) = found else {
+        return Ok(Vec::new());
+    };
+    let found: i32 = found.try_get(0)?;
+    if found != i32::from(partitions.count()) {
+        return Err(OutboxError::PartitionCountMismatch {
+            queue: queue.to_string(),
+            expected: partitions.count(),
+            found: usize::try_from(found).unwrap_or(0),
+        });
+    }
+    let ids = query!(sql.partition_ids)
+        .bind(queue.as_str())
+        .try_map(|row: MySqlRow| row.try_get(0).map(PartitionId))
+        .fetch_all(connection)
+        .await?;
+    Ok(ids)
+}
+
+/// One try at a step of sequencing, in a transaction of its own.
+async fn sequence(
+    store: &Store<MySql>,
+    partition_id: PartitionId,
+    limit: u32,
+) -> Answer<Sequenced> {
+    let sql = &store.sql;
+    let mut transaction = MySql::begin(store, None).await?;
+    let lock = query!(sql.lock_partition)
+        .bind(partition_id.0)
+        .fetch_optional(&mut *transaction)
+        .await?;
+    let Some(lock) = lock else {
+        transaction.roll_back().await?;
+        return Ok(Sequenced::Busy);
+    };
+    let ids: Vec<i64> = query!(sql.sequence)
+        .bind(partition_id.0)
+        .bind(limit)
+        .try_map(|row: MySqlRow| row.try_get(0))
+        .fetch_all(&mut *transaction)
+        .await?;
+    if ids.is_empty() {
+        transaction.roll_back().await?;
+        return Ok(Sequenced::Done {
+            count: 0,
+            more: false,
+        });
+    }
+    let markers: Vec<(i64, i64)> = ids.iter().map(|id| (partition_id.0, *id)).collect();
+    let taken = query!(sql.unmark)
+        .bind(json!(markers).to_string())
+        .execute(&mut *transaction)
+        .await?
+        .rows_affected();
+    if taken != ids.len() as u64 {
+        // Somebody removed markers without holding the partition. Nothing is written.
+        return Err(sqlx::Error::RowNotFound.into());
+    }
+    let last_seq: i64 = lock.try_get(0)?;
+    let count = i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let (width, packed) = pack(&ids);
+    query!(sql.write_run)
+        .bind(partition_id.0)
+        .bind(last_seq + 1)
+        .bind(last_seq + count)
+        .bind(width)
+        .bind(packed)
+        .execute(&mut *transaction)
+        .await?;
+    query!(sql.advance_partition)
+        .bind(last_seq + count)
+        .bind(partition_id.0)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    let count = u32::try_from(count).unwrap_or(limit);
+    Ok(Sequenced::Done {
+        count,
+        more: count == limit,
+    })
+}
+
+/// The ids of a run as text in which all have the same width, comma included, so that a slice can be
+/// cut out by place.
+fn pack(ids: &[i64]) -> (u32, String) {
+    let digits = ids.iter().max().map_or(0, |id| id.to_string().len());
+    let packed = ids.iter().map(|id| format!("{id:>digits$},")).collect();
+    (u32::try_from(digits + 1).unwrap_or(u32::MAX), packed)
+}
+
+fn unpack(packed: &str) -> impl Iterator<Item = i64> {
+    packed.split(',').filter_map(|id| id.trim().parse().ok())
+}
+
+/// Settles or just renews; whether the lease is ours.
+async fn hold(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    lease: Lease,
+    lease_millis: i64,
+    settlement: Option<&Settlement>,
+) -> Answer<bool> {
+    let query = match settlement {
+        Some(settlement) => query!(sql.settle)
+            .bind(settlement.cursor.0)
+            .bind(settlement.attempts)
+            .bind(settlement.last_error.as_deref())
+            .bind(lease_millis)
+            .bind(lease.partition_id.0)
+            .bind(lease.epoch.0)
+            .bind(settlement.cursor.0),
+        None => query!(sql.hold)
+            .bind(lease_millis)
+            .bind(lease.partition_id.0)
+            .bind(lease.epoch.0),
+    };
+    // A renewal is counted, so a row that was found was also changed.
+    Ok(query.execute(connection).await?.rows_affected() == 1)
+}
+
+async fn read(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    lease: Lease,
+    limit: ReadLimit,
+) -> Answer<Advance> {
+    let rows = query!(sql.read)
+        .bind(lease.partition_id.0)
+        .bind(lease.epoch.0)
+        .bind(limit.messages)
+        .bind(lease.partition_id.0)
+        .bind(limit.messages)
+        .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+        .fetch_all(connection)
+        .await?;
+    let Some(first) = rows.first() else {
+        return Ok(Advance::Lost);
+    };
+    let attempts: i64 = first.try_get("attempts")?;
+    let mut head = Head {
+        cursor: Seq(first.try_get("processed_seq")?),
+        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        paused: first.try_get("paused")?,
+        messages: Vec::with_capacity(rows.len()),
+    };
+    for row in &rows {
+        let Some(seq) = row.try_get("seq")? else {
+            continue;
+        };
+        let Some(id) = row.try_get("id")? else {
+            return Err(OutboxError::MissingMessage {
+                partition_id: lease.partition_id.0,
+                seq,
+            });
+        };
+        head.messages.push(StoredMessage {
+            id: OutboxMessageId(id),
+            seq: Seq(seq),
+            created_at: Millis(row.try_get("created_at")?),
+            payload: row.try_get("payload")?,
+            payload_type: row.try_get("payload_type")?,
+            key: row.try_get("key")?,
+            headers: row.try_get("headers")?,
+        });
+    }
+    head.messages.sort_unstable_by_key(|message| message.seq);
+    Ok(Advance::Held(head))
+}
+
+/// In the order of their partitions, so that two who write several rows lock them in one order.
+fn pairs_of(leases: &[Lease]) -> String {
+    let mut pairs: Vec<_> = leases
+        .iter()
+        .map(|lease| (lease.partition_id.0, lease.epoch.0))
+        .collect();
+    pairs.sort_unstable();
+    json!(pairs).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_a_packed_run_is_the_inside_of_an_array() {
+        let ids = [7, 8, 10, 1234];
+        let (width, packed) = pack(&ids);
+        assert_eq!((width, &*packed), (5, "   7,   8,  10,1234,"));
+        assert_eq!(unpack(&packed).collect::<Vec<_>>(), ids);
+        let slice = &packed[width as usize..3 * width as usize - 1];
+        let inside: Vec<i64> = serde_json::from_str(&format!("[{slice}]")).unwrap();
+        assert_eq!(inside, [8, 10]);
+    }
+}

@@ -1,0 +1,1 @@
+UPDATE {prefix}partitions SET last_seq = ? WHERE partition_id = ?

@@ -1,0 +1,1 @@
+UPDATE {prefix}vacuum SET vacuumed_seq = ? WHERE partition_id = ?

@@ -1,0 +1,2 @@
+INSERT INTO {prefix}processes (incarnation, queues, started_at, seen_at) VALUES (?, ?, {now}, {now})
+ON DUPLICATE KEY UPDATE queues = ?, seen_at = {now}

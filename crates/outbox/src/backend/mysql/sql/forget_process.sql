@@ -1,0 +1,1 @@
+DELETE FROM {prefix}processes WHERE incarnation = ? AND seen_at < {now} - 10 * ?

@@ -1,0 +1,1 @@
+UPDATE {prefix}processors SET paused = ? WHERE partition_id = ?

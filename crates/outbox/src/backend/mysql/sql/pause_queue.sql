@@ -1,0 +1,1 @@
+UPDATE {prefix}queues SET paused = ? WHERE queue = ?

@@ -1,0 +1,1 @@
+SELECT partitions FROM {prefix}queues WHERE queue = ?

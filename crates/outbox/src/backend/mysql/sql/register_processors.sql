@@ -1,0 +1,3 @@
+INSERT INTO {prefix}processors (partition_id)
+SELECT p.partition_id FROM {prefix}partitions p WHERE p.queue = ?
+ON DUPLICATE KEY UPDATE partition_id = {prefix}processors.partition_id

@@ -1,0 +1,2 @@
+INSERT INTO {prefix}queues (queue, partitions) VALUES (?, ?)
+ON DUPLICATE KEY UPDATE partitions = partitions

@@ -1,0 +1,9 @@
+//! The conformance suite, and what is special here, on MariaDB.
+#![cfg(feature = "mysql")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod conformance;
+mod markers;
+
+conformance::suite!(sqlx::MySql, testbed::Server::MariaDb);
+markers::suite!(testbed::Server::MariaDb);

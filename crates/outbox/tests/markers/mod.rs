@@ -1,0 +1,382 @@
+//! What only MySQL and MariaDB can get wrong: ids that the server hands out in steps, batches larger
+//! than a statement, and the locks of producers and sequencers on the same small table.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use outbox::{EnqueueMessage, Outbox, OutboxMessage, OutboxProfile, Partitions};
+use sqlx::{Connection as _, MySql};
+
+use crate::conformance::{Collector, Dialect as _, Stage};
+
+/// Makes a `#[tokio::test]` of every test in this file.
+macro_rules! suite {
+    ($server:expr) => {
+        $crate::markers::suite!(@tests $server, [
+            ids_follow_the_increment_of_the_session,
+            a_batch_larger_than_a_statement_is_all_or_nothing,
+            a_borrowed_session_is_given_back_as_it_was,
+            a_prepared_transaction_delays_nobody,
+            a_migration_that_was_cut_short_is_finished,
+            producers_are_never_hurt,
+        ]);
+    };
+    (@tests $server:expr, [$($test:ident),* $(,)?]) => {
+        mod only_here {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    testbed::with_database($server, async |database| {
+                        let stage = $crate::conformance::Stage::<sqlx::MySql>::set(database).await;
+                        $crate::markers::$test(&stage).await;
+                    })
+                    .await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use suite;
+
+const ONE: Partitions = Partitions::of(1);
+
+fn texts(range: std::ops::Range<usize>) -> Vec<EnqueueMessage> {
+    let message = |number: usize| EnqueueMessage::to(0, number.to_string(), "text/plain");
+    range.map(message).collect()
+}
+
+pub(crate) async fn ids_follow_the_increment_of_the_session(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    let mut enqueued = Vec::new();
+    for (step, count) in [(3, 1), (3, 5), (1, 4), (7, 20), (2, 1)] {
+        let session = format!(
+            "SET SESSION auto_increment_increment = {step}, auto_increment_offset = 1, \
+             time_zone = '+05:30'"
+        );
+        MySql::run(&mut connection, session).await.unwrap();
+        let mut transaction = connection.begin().await.unwrap();
+        let ids = handle
+            .outbox()
+            .enqueue_batch(&mut transaction, "orders", &texts(0..count))
+            .await
+            .unwrap();
+        transaction.commit().await.unwrap();
+        enqueued.extend(ids);
+    }
+    let delivered = collector.wait_for(enqueued.len()).await;
+    let ids: Vec<_> = delivered.iter().map(|message| message.id).collect();
+    assert_eq!(ids, enqueued);
+    let gaps: Vec<_> = ids[1..6]
+        .windows(2)
+        .map(|pair| pair[1].0 - pair[0].0)
+        .collect();
+    assert_eq!(gaps, [3; 4], "the session's increment was in force");
+    let age = SystemTime::now().duration_since(delivered[0].created_at);
+    assert!(
+        age.unwrap_or_default() < Duration::from_secs(60),
+        "whatever the time zone"
+    );
+    assert!(delivered[0].created_at < SystemTime::now() + Duration::from_secs(60));
+    handle.stop().await;
+}
+
+pub(crate) async fn a_batch_larger_than_a_statement_is_all_or_nothing(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON outbox_messages FOR EACH ROW \
+                  BEGIN IF NEW.payload = '2400' THEN SIGNAL SQLSTATE '45000'; END IF; END";
+    stage.run(refuse).await;
+    // The caller ignores the error and commits: that must not be half a batch.
+    let mut transaction = stage.pool.begin().await.unwrap();
+    let outbox = handle.outbox();
+    let enqueued = outbox
+        .enqueue_batch(&mut transaction, "orders", &texts(0..2500))
+        .await;
+    assert!(enqueued.is_err());
+    transaction.commit().await.unwrap();
+    assert_eq!(
+        stage.number("SELECT COUNT(*) FROM outbox_messages").await,
+        0
+    );
+    let expected: Vec<_> = (0..2399).map(|number: u32| number.to_string()).collect();
+    let mut transaction = stage.pool.begin().await.unwrap();
+    let ids = outbox
+        .enqueue_batch(&mut transaction, "orders", &texts(0..2399))
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    let delivered = collector.wait_for(ids.len()).await;
+    assert_eq!(collector.texts(), expected);
+    assert_eq!(
+        delivered
+            .iter()
+            .map(|message| message.id)
+            .collect::<Vec<_>>(),
+        ids
+    );
+    handle.stop().await;
+}
+
+pub(crate) async fn a_borrowed_session_is_given_back_as_it_was(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let pool = stage.another_pool(1).await;
+    let session = "CAST(CONCAT(@@SESSION.wait_timeout, @@SESSION.lock_wait_timeout, \
+                   @@SESSION.innodb_lock_wait_timeout, @@SESSION.autocommit, CONNECTION_ID()) \
+                   AS SIGNED)";
+    let look = async || {
+        let mut connection = pool.acquire().await.expect("a connection");
+        MySql::number(&mut connection, format!("SELECT {session}"))
+            .await
+            .expect("a look")
+    };
+    let before = look().await;
+    let queue = Outbox::builder(pool.clone()).profile(OutboxProfile::low_latency());
+    stage
+        .outbox()
+        .queue("orders", ONE)
+        .produce_only()
+        .start()
+        .await
+        .unwrap()
+        .stop()
+        .await;
+    let handle = queue
+        .queue("orders", ONE)
+        .transactional(Ledger(collector.clone()));
+    let handle = handle.start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["a", "b", "c"]).await;
+    collector.wait_for(3).await;
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    handle.stop().await;
+    assert_eq!(
+        look().await,
+        before,
+        "the same connection, in the same state"
+    );
+}
+
+pub(crate) async fn a_prepared_transaction_delays_nobody(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    let outbox = handle.outbox();
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    for statement in [
+        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "XA START 'two phases'",
+    ] {
+        MySql::run(&mut connection, statement.to_owned())
+            .await
+            .unwrap();
+    }
+    let prepared = EnqueueMessage::to(0, "prepared", "text/plain");
+    outbox
+        .enqueue(&mut connection, "orders", prepared)
+        .await
+        .unwrap();
+    for statement in ["XA END 'two phases'", "XA PREPARE 'two phases'"] {
+        MySql::run(&mut connection, statement.to_owned())
+            .await
+            .unwrap();
+    }
+    for text in ["one", "two", "three"] {
+        stage.enqueue(outbox, 0, &[text]).await;
+    }
+    collector.wait_for(3).await;
+    // What is settled is swept beside it.
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    MySql::run(&mut connection, "XA COMMIT 'two phases'".to_owned())
+        .await
+        .unwrap();
+    outbox.flush();
+    collector.wait_for(4).await;
+    assert_eq!(collector.texts(), ["one", "two", "three", "prepared"]);
+    handle.stop().await;
+}
+
+pub(crate) async fn a_migration_that_was_cut_short_is_finished(stage: &Stage<MySql>) {
+    let start = async || {
+        let queue = stage.outbox().queue("orders", ONE).leased(Collector::new());
+        queue.start().await.expect("it starts").stop().await
+    };
+    start().await;
+    // The tables are made one by one; the version comes last.
+    for rest in ["schema", "processes", "dead_letters", "vacuum"] {
+        stage.run(format!("DROP TABLE outbox_{rest}")).await;
+    }
+    start().await;
+    assert_eq!(stage.number("SELECT COUNT(*) FROM outbox_vacuum").await, 1);
+}
+
+/// A handler inside the transaction.
+struct Ledger(Collector);
+
+impl outbox::TransactionalMessageHandler<MySql> for Ledger {
+    async fn handle(
+        &self,
+        connection: &mut sqlx::MySqlConnection,
+        message: &OutboxMessage,
+    ) -> outbox::MessageResult {
+        // The server ends this transaction if we are gone for a lease, not for the usual eight hours.
+        let timeout = MySql::number(
+            connection,
+            "SELECT CAST(@@SESSION.wait_timeout AS SIGNED)".to_owned(),
+        );
+        assert_eq!(timeout.await.expect("a look"), 31);
+        self.0.see(message)
+    }
+}
+
+const PRODUCERS: usize = 8;
+const TRANSACTIONS: usize = 150;
+const PARTITIONS: u32 = 4;
+
+/// When a message was enqueued and its commit had been answered, on one clock for all producers.
+#[derive(Clone, Copy)]
+struct Life {
+    enqueued: u64,
+    committed: u64,
+}
+
+pub(crate) async fn producers_are_never_hurt(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let partitions = Partitions::of(PARTITIONS as _);
+    let one = stage.outbox().queue("orders", partitions);
+    let one = one.leased(collector.clone()).start().await.unwrap();
+    let builder = Outbox::builder(stage.another_pool(8).await);
+    let two = builder
+        .profile(OutboxProfile::low_latency())
+        .queue("orders", partitions);
+    let two = two.leased(collector.clone()).start().await.unwrap();
+    let production = Production {
+        pool: stage.another_pool(PRODUCERS as u32).await,
+        outbox: one.outbox().clone(),
+        clock: AtomicU64::new(0),
+        lives: Mutex::default(),
+    };
+    let producers = (0..PRODUCERS).map(|producer| production.run(producer));
+    futures_util::future::join_all(producers).await;
+    let lives = production.lives.into_inner().unwrap();
+    assert!(
+        lives.len() > PRODUCERS * TRANSACTIONS / 2,
+        "{} committed",
+        lives.len()
+    );
+    let delivered = collector.wait_for(lives.len()).await;
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    one.stop().await;
+    two.stop().await;
+    assert_eq!(
+        collector.seen().len(),
+        lives.len(),
+        "nothing twice, nothing rolled back"
+    );
+    check_order(&delivered, &lives);
+}
+
+/// What all producers share.
+struct Production {
+    pool: sqlx::MySqlPool,
+    outbox: Outbox<MySql>,
+    clock: AtomicU64,
+    lives: Mutex<HashMap<String, Life>>,
+}
+
+impl Production {
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    async fn run(&self, producer: usize) {
+        for number in 0..TRANSACTIONS {
+            self.produce(producer, number).await;
+        }
+    }
+
+    /// One transaction with messages to several partitions, every other one rolled back.
+    async fn produce(&self, producer: usize, number: usize) {
+        let mut transaction = self.pool.begin().await.expect("begin");
+        let mut enqueued = Vec::new();
+        for part in 0..2 + number % 3 {
+            // Forwards and backwards through the partitions, and twice to the same: locks in any order.
+            let step = if producer.is_multiple_of(2) {
+                part
+            } else {
+                8 - part
+            } / 2
+                * 3;
+            let partition = (producer + number + step) as u32 % PARTITIONS;
+            let texts = ["a", "b"].map(|twin| format!("{producer}/{number}/{part}/{twin}"));
+            let message =
+                |text: &String| EnqueueMessage::to(partition, text.as_str(), "text/plain");
+            let messages = texts.each_ref().map(message);
+            let tick = self.tick();
+            let ids = self
+                .outbox
+                .enqueue_batch(&mut transaction, "orders", &messages)
+                .await;
+            assert_eq!(ids.expect("a producer was hurt").len(), 2);
+            enqueued.extend(texts.map(|text| (text, tick)));
+            tokio::task::yield_now().await;
+        }
+        if (producer + number).is_multiple_of(2) {
+            transaction.rollback().await.expect("roll back");
+            return;
+        }
+        transaction
+            .commit()
+            .await
+            .expect("a producer was hurt at its commit");
+        let committed = self.tick();
+        let mut lives = self.lives.lock().unwrap();
+        for (text, enqueued) in enqueued {
+            lives.insert(
+                text,
+                Life {
+                    enqueued,
+                    committed,
+                },
+            );
+        }
+    }
+}
+
+/// Sequence numbers are dense; nothing that was committed before a message was enqueued comes after
+/// it; messages of one transaction keep their order.
+fn check_order(delivered: &[OutboxMessage], lives: &HashMap<String, Life>) {
+    let text_of = |message: &OutboxMessage| String::from_utf8_lossy(&message.payload).into_owned();
+    for partition in 0..PARTITIONS {
+        let mine = || {
+            delivered
+                .iter()
+                .filter(|message| message.partition == partition)
+        };
+        for (expected, message) in (1..).zip(mine()) {
+            assert_eq!(message.seq, expected, "dense and ascending");
+        }
+        let mut last_of: HashMap<String, String> = HashMap::new();
+        for message in mine() {
+            let text = text_of(message);
+            let transaction = text.split('/').take(2).collect::<Vec<_>>().join("/");
+            if let Some(before) = last_of.insert(transaction, text.clone()) {
+                assert!(before < text, "{before} before {text}");
+            }
+        }
+        let mut earliest_commit = u64::MAX;
+        for message in mine().collect::<Vec<_>>().into_iter().rev() {
+            let life = lives[&text_of(message)];
+            assert!(
+                earliest_commit > life.enqueued,
+                "{} is too early",
+                text_of(message)
+            );
+            earliest_commit = earliest_commit.min(life.committed);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The conformance suite, and what is special here, on MySQL.
+#![cfg(feature = "mysql")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod conformance;
+mod markers;
+
+conformance::suite!(sqlx::MySql, testbed::Server::MySql);
+markers::suite!(testbed::Server::MySql);
