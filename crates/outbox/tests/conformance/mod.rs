@@ -61,6 +61,7 @@ macro_rules! suite {
                 a_transactional_reject_undoes_its_writes_alone,
                 a_sql_error_in_a_handler_is_survived,
                 any_error_text_fits,
+                new_arrivals_do_not_cut_a_backoff_short,
             ],
             operations: [
                 dead_letters_are_listed_and_counted_by_every_filter,
@@ -73,6 +74,7 @@ macro_rules! suite {
                 every_isolation_level_will_do,
                 a_savepoint_takes_its_messages_with_it,
                 a_pool_of_one_connection_is_enough,
+                order_follows_the_enqueue_not_the_transactions_begin,
                 modes_can_be_switched_while_both_run,
             ],
             several: [

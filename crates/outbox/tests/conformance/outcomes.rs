@@ -346,3 +346,36 @@ pub(crate) async fn any_error_text_fits<DB: Dialect>(stage: &Stage<DB>) {
     handle.stop().await;
     assert_eq!(collector.seen().len(), count);
 }
+
+pub(crate) async fn new_arrivals_do_not_cut_a_backoff_short<DB: Dialect>(stage: &Stage<DB>) {
+    let backoff = Duration::from_millis(600);
+    let times = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let clock = Arc::clone(&times);
+    let collector = Collector::answering(move |message| {
+        clock
+            .lock()
+            .expect("no panic inside")
+            .push(tokio::time::Instant::now());
+        if message.attempts == 0 && message.seq == 1 {
+            MessageResult::Retry
+        } else {
+            MessageResult::Ok
+        }
+    });
+    let tuning = outbox::WorkerTuning::processor_low_latency().retry_base(backoff);
+    let builder = stage.outbox().processor_tuning(tuning).queue("orders", ONE);
+    let handle = builder.leased(collector.clone()).start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["failing"]).await;
+    collector.wait_for(1).await;
+    for _ in 0..5 {
+        stage.enqueue(handle.outbox(), 0, &["arrival"]).await;
+    }
+    collector.wait_for(7).await;
+    handle.stop().await;
+    let times = times.lock().expect("no panic inside").clone();
+    assert!(
+        times[1] - times[0] >= backoff,
+        "tried again after {:?}",
+        times[1] - times[0]
+    );
+}

@@ -134,3 +134,40 @@ pub(crate) async fn modes_can_be_switched_while_both_run<DB: Dialect>(stage: &St
         "each once, whoever handled it"
     );
 }
+
+pub(crate) async fn order_follows_the_enqueue_not_the_transactions_begin<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    // Nobody sequences yet: both messages are found in one look.
+    let producer = stage
+        .outbox()
+        .queue("orders", ONE)
+        .produce_only()
+        .start()
+        .await
+        .unwrap();
+    let outbox = producer.outbox().clone();
+    producer.stop().await;
+    if DB::CONCURRENT_WRITERS {
+        let mut early = stage.pool.begin().await.unwrap();
+        DB::run(
+            &mut early,
+            "INSERT INTO effects VALUES (0, 'began first')".to_owned(),
+        )
+        .await
+        .unwrap();
+        stage.enqueue(&outbox, 0, &["committed first"]).await;
+        let message = text_message(0, "enqueued second");
+        outbox.enqueue(&mut early, "orders", message).await.unwrap();
+        early.commit().await.unwrap();
+    } else {
+        stage.enqueue(&outbox, 0, &["committed first"]).await;
+        stage.enqueue(&outbox, 0, &["enqueued second"]).await;
+    }
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    collector.wait_for(2).await;
+    handle.stop().await;
+    assert_eq!(collector.texts(), ["committed first", "enqueued second"]);
+}
