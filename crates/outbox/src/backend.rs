@@ -6,6 +6,7 @@
 //! that connection is in. When the reply to a commit is lost a verb returns an error although its
 //! work was done; each verb says what a second call then does.
 
+mod decode;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
@@ -58,6 +59,8 @@ pub struct Store<DB: Backend> {
     pub pool: Pool<DB>,
     /// The statements, with the table prefix filled in.
     pub sql: DB::Statements,
+    /// Whether a statement by itself would run in an isolation level that does not suit us.
+    pub explicit_isolation: bool,
 }
 
 /// The right to settle one partition.
@@ -146,42 +149,6 @@ pub struct ReadLimit {
     pub bytes: u64,
 }
 
-/// Reads a [`DeadLetter`] from a row of any database.
-macro_rules! dead_letter {
-    ($row:expr) => {{
-        let row = $row;
-        let time = |millis: Option<i64>| millis.map(crate::message::time_of);
-        let headers: Option<String> = row.try_get("headers")?;
-        let status: String = row.try_get("status")?;
-        Ok(crate::dead_letter::DeadLetter {
-            id: row.try_get("id")?,
-            queue: row.try_get("queue")?,
-            partition: u32::try_from(row.try_get::<i32, _>("partition")?).unwrap_or(0),
-            partition_id: row.try_get("partition_id")?,
-            seq: row.try_get("seq")?,
-            message_id: OutboxMessageId(row.try_get("message_id")?),
-            payload: row.try_get("payload")?,
-            payload_type: row.try_get("payload_type")?,
-            key: row.try_get("key")?,
-            headers: crate::message::decoded_headers(headers.as_deref()),
-            created_at: crate::message::time_of(row.try_get("created_at")?),
-            failed_at: crate::message::time_of(row.try_get("failed_at")?),
-            last_error: row.try_get("last_error")?,
-            attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
-            status: status
-                .parse()
-                .map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
-            deadline: time(row.try_get("deadline")?),
-            completed_at: time(row.try_get("completed_at")?),
-            requeued_as: row
-                .try_get::<Option<i64>, _>("requeued_as")?
-                .map(OutboxMessageId),
-            claim_token: row.try_get("claim_token")?,
-        })
-    }};
-}
-use dead_letter;
-
 impl ReadLimit {
     /// Settle only.
     pub const NOTHING: Self = Self {
@@ -226,7 +193,8 @@ pub struct Settlement {
 /// What [`Backend::advance`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Advance {
-    /// The lease is gone: nothing was written, nothing may be handled.
+    /// The lease is gone: nothing may be settled or handled any more. Nothing was written, unless
+    /// the lease was taken right after the settlement and before the read.
     Lost,
     /// The lease is ours and was renewed.
     Held(Head),
@@ -346,6 +314,13 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
 
     #[doc(hidden)]
     fn statements(prefix: &TablePrefix) -> Self::Statements;
+
+    /// Whether statements need a transaction around them that asks for READ COMMITTED.
+    #[doc(hidden)]
+    fn needs_explicit_isolation(pool: &Pool<Self>) -> impl Future<Output = Answer<bool>> + Send {
+        let _ = pool;
+        std::future::ready(Ok(false))
+    }
 
     /// Brings the schema up to date. Twice: nothing. Two at once: one waits for the other.
     #[doc(hidden)]
@@ -576,9 +551,4 @@ fn is_connection_loss(error: &sqlx::Error) -> bool {
         error,
         Io(_) | Tls(_) | Protocol(_) | PoolTimedOut | WorkerCrashed
     )
-}
-
-/// The queues of a process as they are stored. Whatever cannot be read is not handled.
-fn queue_list(text: &str) -> Vec<String> {
-    serde_json::from_str(text).unwrap_or_default()
 }

@@ -318,6 +318,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let store = Store {
             pool: self.pool.clone(),
             sql: DB::statements(&prefix),
+            explicit_isolation: DB::needs_explicit_isolation(&self.pool).await?,
         };
         if self.auto_migrate {
             DB::migrate_up(&store).await?;

@@ -20,8 +20,7 @@ async fn a_prepared_transaction_is_delivered_when_it_commits() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
         let collector = Collector::new();
-        let queue = stage.outbox().queue("orders", ONE);
-        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let handle = stage.deliver(ONE, &collector).await;
         // Names of prepared transactions are known to the whole server.
         let name = database.url().rsplit('/').next().unwrap().to_owned();
         for (text, suffix) in [("undone", "a"), ("kept", "b")] {
@@ -84,8 +83,7 @@ async fn sequencing_stops_on_foreign_transaction_ids_until_it_is_repaired() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
         let collector = Collector::new();
-        let queue = stage.outbox().queue("orders", ONE);
-        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let handle = stage.deliver(ONE, &collector).await;
         stage.enqueue(handle.outbox(), 0, &["before"]).await;
         collector.wait_for(1).await;
         // As after a dump and restore: the rows are there, the cluster is another.
@@ -123,8 +121,7 @@ async fn another_process_hears_of_new_work_at_once() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
         let collector = Collector::new();
-        let queue = stage.outbox().queue("orders", ONE);
-        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let handle = stage.deliver(ONE, &collector).await;
         let pool = stage.another_pool(4).await;
         let producer = quick(Outbox::builder(pool))
             .queue("orders", ONE)

@@ -11,13 +11,7 @@ use super::{Collector, Dialect, Stage};
 
 pub(crate) async fn committed_messages_are_delivered_in_order<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", FOUR)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(FOUR, &collector).await;
     for round in 0..25 {
         for partition in 0..4 {
             stage
@@ -45,13 +39,7 @@ pub(crate) async fn committed_messages_are_delivered_in_order<DB: Dialect>(stage
 
 pub(crate) async fn rolled_back_messages_are_never_delivered<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     let outbox = handle.outbox();
     for number in 0..20 {
         let result = outbox
@@ -78,13 +66,7 @@ pub(crate) async fn rolled_back_messages_are_never_delivered<DB: Dialect>(stage:
 
 pub(crate) async fn messages_of_one_transaction_keep_their_order<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     let outbox = handle.outbox();
     let texts: Vec<_> = (0..300).map(|number| number.to_string()).collect();
     let ids = outbox
@@ -110,13 +92,7 @@ pub(crate) async fn messages_of_one_transaction_keep_their_order<DB: Dialect>(st
 
 pub(crate) async fn keys_and_headers_travel_with_the_message<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", FOUR)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(FOUR, &collector).await;
     let outbox = handle.outbox();
     let message = EnqueueMessage::keyed("žluťoučký 🐎", "body", "a/b")
         .header("traceparent", "00-abc")
@@ -242,13 +218,7 @@ pub(crate) async fn one_invalid_message_refuses_the_whole_batch<DB: Dialect>(sta
 
 pub(crate) async fn a_late_commit_is_delivered_and_delays_nobody<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     let outbox = handle.outbox();
     if !DB::CONCURRENT_WRITERS {
         // One writer at a time: a transaction that stays open keeps all others out, by design.
@@ -281,13 +251,7 @@ pub(crate) async fn a_late_commit_is_delivered_and_delays_nobody<DB: Dialect>(st
 
 pub(crate) async fn a_plain_transaction_is_found_within_a_moment<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     // A producer in another process: nobody here hears of its commit.
     let elsewhere = stage.another_pool(1).await;
     let producer = super::stage::quick(outbox::Outbox::builder(elsewhere.clone()));
@@ -332,13 +296,7 @@ pub(crate) async fn a_backlog_larger_than_every_batch_is_drained<DB: Dialect>(st
     }
     producer.stop().await;
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     collector.wait_for(5000).await;
     handle.stop().await;
     assert_eq!(collector.texts(), texts);
@@ -346,13 +304,7 @@ pub(crate) async fn a_backlog_larger_than_every_batch_is_drained<DB: Dialect>(st
 
 pub(crate) async fn settled_messages_leave_nothing_behind<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", FOUR)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(FOUR, &collector).await;
     for partition in 0..4 {
         stage
             .enqueue(handle.outbox(), partition, &["a", "b", "c"])

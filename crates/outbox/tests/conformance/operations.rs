@@ -17,13 +17,7 @@ async fn graveyard<DB: Dialect>(stage: &Stage<DB>) -> (OutboxHandle<DB>, Collect
         None => MessageResult::Reject(format!("no to {}", text_of(message))),
         Some(_) => MessageResult::Ok,
     });
-    let handle = stage
-        .outbox()
-        .queue("orders", FOUR)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(FOUR, &collector).await;
     let outbox = handle.outbox();
     for message in [
         text_message(0, "a"),
@@ -221,13 +215,7 @@ pub(crate) async fn a_paused_partition_waits_and_resumes_where_it_stood<DB: Dial
     stage: &Stage<DB>,
 ) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", FOUR)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(FOUR, &collector).await;
     let outbox = handle.outbox();
     outbox.pause("orders", Some(0)).await.unwrap();
     stage.enqueue(outbox, 0, &["paused"]).await;

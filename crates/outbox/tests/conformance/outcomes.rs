@@ -19,13 +19,7 @@ pub(crate) async fn a_retry_comes_again_with_its_attempts_counted<DB: Dialect>(s
         ("stubborn", 0..3) => MessageResult::Retry,
         _ => MessageResult::Ok,
     });
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     stage
         .enqueue(handle.outbox(), 0, &["a", "stubborn", "b", "c"])
         .await;
@@ -55,13 +49,7 @@ pub(crate) async fn a_rejected_message_is_dead_lettered_alone<DB: Dialect>(stage
         "poison" => MessageResult::Reject("it is poison".into()),
         _ => MessageResult::Ok,
     });
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     stage
         .enqueue(handle.outbox(), 0, &["a", "poison", "b", "poison", "c"])
         .await;
@@ -144,13 +132,7 @@ pub(crate) async fn a_panicking_handler_is_a_failed_attempt<DB: Dialect>(stage: 
         assert!(text_of(message) != "bomb" || message.attempts > 1, "boom");
         MessageResult::Ok
     });
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     stage.enqueue(handle.outbox(), 0, &["a", "bomb", "b"]).await;
     collector.wait_for(5).await;
     handle.stop().await;
@@ -231,14 +213,7 @@ async fn one_effect_each<DB: Dialect>(stage: &Stage<DB>, messages: i64) {
 
 pub(crate) async fn a_transactional_effect_happens_exactly_once<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let ledger = Ledger(collector.clone());
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .transactional(ledger)
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.book(&collector).await;
     let texts: Vec<_> = (0..200).map(|number| number.to_string()).collect();
     for chunk in texts.chunks(40) {
         let chunk: Vec<_> = chunk.iter().map(String::as_str).collect();
@@ -255,14 +230,7 @@ pub(crate) async fn a_transactional_retry_undoes_its_writes_alone<DB: Dialect>(s
         ("again", 0..2) => MessageResult::Retry,
         _ => MessageResult::Ok,
     });
-    let ledger = Ledger(collector.clone());
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .transactional(ledger)
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.book(&collector).await;
     stage
         .enqueue(handle.outbox(), 0, &["a", "again", "b"])
         .await;
@@ -277,14 +245,7 @@ pub(crate) async fn a_transactional_reject_undoes_its_writes_alone<DB: Dialect>(
         "poison" => MessageResult::Reject("no".into()),
         _ => MessageResult::Ok,
     });
-    let ledger = Ledger(collector.clone());
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .transactional(ledger)
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.book(&collector).await;
     stage
         .enqueue(handle.outbox(), 0, &["a", "poison", "b"])
         .await;
@@ -308,14 +269,7 @@ pub(crate) async fn a_transactional_reject_undoes_its_writes_alone<DB: Dialect>(
 
 pub(crate) async fn a_sql_error_in_a_handler_is_survived<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let ledger = Ledger(collector.clone());
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .transactional(ledger)
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.book(&collector).await;
     stage.enqueue(handle.outbox(), 0, &["a", "sql", "b"]).await;
     stage.until("SELECT COUNT(*) FROM effects", 3).await;
     handle.stop().await;
@@ -334,13 +288,7 @@ pub(crate) async fn any_error_text_fits<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::answering(move |_| {
         MessageResult::Reject(reasons[next.fetch_add(1, Ordering::SeqCst)].clone())
     });
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     stage.enqueue(handle.outbox(), 0, &["a", "b", "c"]).await;
     stage.until(NO_DEAD_LETTERS, count as i64).await;
     handle.stop().await;

@@ -9,13 +9,7 @@ use super::{Collector, Dialect, Stage};
 
 pub(crate) async fn every_isolation_level_will_do<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     for (number, statements) in DB::TRANSACTIONS.iter().enumerate() {
         for end in ["ROLLBACK", "COMMIT"] {
             let mut connection = stage.another_pool(1).await.acquire().await.unwrap();
@@ -41,13 +35,7 @@ pub(crate) async fn every_isolation_level_will_do<DB: Dialect>(stage: &Stage<DB>
 
 pub(crate) async fn a_savepoint_takes_its_messages_with_it<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
-    let handle = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(collector.clone())
-        .start()
-        .await
-        .unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     let outbox = handle.outbox();
     outbox
         .transaction(async |transaction| {
@@ -165,8 +153,7 @@ pub(crate) async fn order_follows_the_enqueue_not_the_transactions_begin<DB: Dia
         stage.enqueue(&outbox, 0, &["enqueued second"]).await;
     }
     let collector = Collector::new();
-    let queue = stage.outbox().queue("orders", ONE);
-    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    let handle = stage.deliver(ONE, &collector).await;
     collector.wait_for(2).await;
     handle.stop().await;
     assert_eq!(collector.texts(), ["committed first", "enqueued second"]);

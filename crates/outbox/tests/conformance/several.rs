@@ -120,13 +120,7 @@ pub(crate) async fn a_zombie_settles_nothing<DB: Dialect>(stage: &Stage<DB>) {
     stage
         .run("UPDATE outbox_processors SET lease_until = 0")
         .await;
-    let heir = stage
-        .outbox()
-        .queue("orders", ONE)
-        .leased(stolen.clone())
-        .start()
-        .await
-        .unwrap();
+    let heir = stage.deliver(ONE, &stolen).await;
     let delivered = stolen.wait_for(1).await;
     assert_eq!(text_of(&delivered[0]), "contested");
     heir.stop().await;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use outbox::{
     EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxBuilder, OutboxError,
-    OutboxMessage, OutboxProfile, Partitions, WorkerTuning,
+    OutboxHandle, OutboxMessage, OutboxProfile, Partitions, WorkerTuning,
 };
 use sqlx::Pool;
 use testbed::Database;
 use tokio::sync::Notify;
 
 use super::Dialect;
+use super::outcomes::Ledger;
 
 /// How long a test waits for something that should happen soon, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -61,6 +62,26 @@ impl<DB: Dialect> Stage<DB> {
     /// An outbox that reacts within milliseconds, in a fresh schema.
     pub(crate) fn outbox(&self) -> OutboxBuilder<DB> {
         quick(Outbox::builder(self.pool.clone())).auto_migrate()
+    }
+
+    /// Delivers the queue "orders" to this collector, outside any transaction.
+    pub(crate) async fn deliver(
+        &self,
+        partitions: Partitions,
+        collector: &Collector,
+    ) -> OutboxHandle<DB> {
+        let queue = self.outbox().queue("orders", partitions);
+        queue.leased(collector.clone()).start().await.unwrap()
+    }
+
+    /// Delivers the queue "orders", of one partition, inside transactions that book effects.
+    pub(crate) async fn book(&self, collector: &Collector) -> OutboxHandle<DB> {
+        let queue = self.outbox().queue("orders", ONE);
+        queue
+            .transactional(Ledger(collector.clone()))
+            .start()
+            .await
+            .unwrap()
     }
 
     /// Enqueues texts to a partition in one transaction and wakes the pipeline.

@@ -17,6 +17,7 @@ macro_rules! suite {
         $crate::markers::suite!(@tests $server, [
             ids_follow_the_increment_of_the_session,
             a_batch_larger_than_a_statement_is_all_or_nothing,
+            an_enqueue_without_a_transaction_is_atomic,
             a_borrowed_session_is_given_back_as_it_was,
             a_prepared_transaction_delays_nobody,
             a_migration_that_was_cut_short_is_finished,
@@ -119,6 +120,49 @@ pub(crate) async fn a_batch_larger_than_a_statement_is_all_or_nothing(stage: &St
             .map(|message| message.id)
             .collect::<Vec<_>>(),
         ids
+    );
+    handle.stop().await;
+}
+
+pub(crate) async fn an_enqueue_without_a_transaction_is_atomic(stage: &Stage<MySql>) {
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.produce_only().start().await.unwrap();
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    let mut enqueue = async |count| {
+        let outbox = handle.outbox();
+        outbox
+            .enqueue_batch(&mut connection, "orders", &texts(0..count))
+            .await
+    };
+    stage
+        .run("CREATE TRIGGER refuse BEFORE INSERT ON outbox_incoming FOR EACH ROW SIGNAL SQLSTATE '45000'")
+        .await;
+    assert!(enqueue(2).await.is_err());
+    assert_eq!(
+        stage.number("SELECT COUNT(*) FROM outbox_messages").await,
+        0
+    );
+    stage.run("DROP TRIGGER refuse").await;
+    assert_eq!(enqueue(3).await.unwrap().len(), 3);
+    assert_eq!(
+        stage.number("SELECT COUNT(*) FROM outbox_messages").await,
+        3
+    );
+    // A transaction begun by hand stays the caller's.
+    MySql::run(&mut connection, "BEGIN".to_owned())
+        .await
+        .unwrap();
+    let outbox = handle.outbox();
+    outbox
+        .enqueue_batch(&mut connection, "orders", &texts(0..5))
+        .await
+        .unwrap();
+    MySql::run(&mut connection, "ROLLBACK".to_owned())
+        .await
+        .unwrap();
+    assert_eq!(
+        stage.number("SELECT COUNT(*) FROM outbox_messages").await,
+        3
     );
     handle.stop().await;
 }

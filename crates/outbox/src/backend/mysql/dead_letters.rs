@@ -9,7 +9,8 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, MySql, Row as _};
 
 use super::Statements;
-use crate::backend::{Answer, Backend as _, Conclusion, Store, dead_letter};
+use crate::backend::decode::dead_letter;
+use crate::backend::{Answer, Backend as _, Conclusion, Store};
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::message::OutboxMessageId;
 

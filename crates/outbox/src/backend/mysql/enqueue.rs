@@ -1,15 +1,14 @@
 //! The producer's two statements: the messages, and a marker for each. What holds them together is
-//! the caller's transaction; outside of one they are committed one by one, and a crash between them
-//! leaves messages that are never delivered.
+//! the caller's transaction, or one of ours on a connection that has none.
 //!
 //! After an error the caller rolls back. One who commits all the same commits nothing that is
 //! delivered: a message without its marker is no message.
 
 use sqlx::mysql::{MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, MySql};
+use sqlx::{AssertSqlSafe, Connection as _, MySql};
 
-use super::Statements;
+use super::{Statements, number_of};
 use crate::backend::{Addressed, Answer};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -23,9 +22,43 @@ const MAX_BYTES: usize = 4 << 20;
 /// the caller's own statements out of the connection's cache.
 const MAX_PREPARED_ROWS: usize = 8;
 
+/// "There is no such savepoint."
+const NO_SAVEPOINT: u16 = 1305;
+
+pub(super) async fn enqueue(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    messages: &[Addressed<'_>],
+) -> Answer<Vec<OutboxMessageId>> {
+    if is_in_transaction(connection).await? {
+        return write_all(sql, connection, messages).await;
+    }
+    let mut transaction = connection.begin().await?;
+    let written = write_all(sql, &mut transaction, messages).await;
+    // Either end is awaited: a rollback that is left to the drop waits for the connection's next use.
+    match written {
+        Ok(_) => transaction.commit().await?,
+        Err(_) => drop(transaction.rollback().await),
+    }
+    written
+}
+
+/// Whether the connection has a transaction, begun by sqlx or by hand. Only in the second case the
+/// server is asked: a savepoint set outside of a transaction is gone at once.
+async fn is_in_transaction(connection: &mut MySqlConnection) -> Answer<bool> {
+    if connection.is_in_transaction() {
+        return Ok(true);
+    }
+    let probe = "SAVEPOINT outbox_enqueue; RELEASE SAVEPOINT outbox_enqueue";
+    match sqlx::raw_sql(probe).execute(connection).await {
+        Err(error) if number_of(&error) == Some(NO_SAVEPOINT) => Ok(false),
+        probed => Ok(probed.map(|_| true)?),
+    }
+}
+
 /// Writes messages and markers. A batch that is too large for one statement is held together by a
 /// savepoint, for the server undoes no more than the statement that failed.
-pub(super) async fn enqueue(
+async fn write_all(
     sql: &Statements,
     connection: &mut MySqlConnection,
     messages: &[Addressed<'_>],

@@ -10,16 +10,20 @@
 mod dead_letters;
 mod enqueue;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::json;
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr as _};
 
+use super::decode::{queue_list, stored_message, survey};
 use super::prefix::statements;
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
-    Millis, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, sealed,
+    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
+    Store, Survey, Swept, TablePrefix, sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
@@ -38,8 +42,11 @@ const REMEMBER_TIMEOUT: &str = "SET @outbox_wait_timeout = @@SESSION.wait_timeou
 const RESTORE_TIMEOUT: &str =
     "SET SESSION wait_timeout = @outbox_wait_timeout, @outbox_wait_timeout = NULL";
 
-/// How long a migration waits for another one, and for a table that somebody uses.
+/// How long a migration waits for another one.
 const MIGRATION_WAIT_SECONDS: u32 = 60;
+/// How often a migration tries to get a table that somebody uses, and how long it lets others pass.
+const MIGRATION_TRIES: u32 = 20;
+const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often a step of sequencing is tried when the server breaks it off as a deadlock.
 const SEQUENCE_TRIES: u32 = 2;
@@ -97,7 +104,7 @@ statements!(
 /// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
 macro_rules! query {
     ($statement:expr) => {
-        sqlx::query(AssertSqlSafe(std::sync::Arc::clone(&$statement)))
+        sqlx::query(AssertSqlSafe(Arc::clone(&$statement)))
     };
 }
 
@@ -117,9 +124,7 @@ impl Backend for MySql {
         let mut connection = lock_schema(store).await?;
         if schema_version(&mut connection, &store.sql).await? == 0 {
             let up = Statements::fill(include_str!("migrations/1_up.sql"), &store.sql.prefix);
-            sqlx::raw_sql(AssertSqlSafe(up))
-                .execute(&mut *connection)
-                .await?;
+            change_schema(&mut connection, &up).await?;
         }
         Ok(())
     }
@@ -127,10 +132,7 @@ impl Backend for MySql {
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
         let mut connection = lock_schema(store).await?;
         let down = Statements::fill(include_str!("migrations/1_down.sql"), &store.sql.prefix);
-        sqlx::raw_sql(AssertSqlSafe(down))
-            .execute(&mut *connection)
-            .await?;
-        Ok(())
+        change_schema(&mut connection, &down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
@@ -185,19 +187,7 @@ impl Backend for MySql {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
-            .try_map(|row: MySqlRow| {
-                Ok(Survey {
-                    partition_id: PartitionId(row.try_get("partition_id")?),
-                    unsequenced: row.try_get("unsequenced")?,
-                    pending: row.try_get("pending")?,
-                    holder: row.try_get::<Option<String>, _>("holder")?.map(Incarnation),
-                    pulse: Pulse {
-                        epoch: Epoch(row.try_get("epoch")?),
-                        renewals: row.try_get("renewals")?,
-                    },
-                    expired: row.try_get("expired")?,
-                })
-            })
+            .try_map(|row: MySqlRow| survey!(row))
             .fetch_all(&store.pool)
             .await?;
         Ok(surveys)
@@ -426,7 +416,7 @@ impl Backend for MySql {
                 let queues: String = row.try_get("queues")?;
                 alive.push(Process {
                     incarnation: Incarnation(incarnation),
-                    queues: super::queue_list(&queues),
+                    queues: queue_list(&queues),
                 });
             }
         }
@@ -567,6 +557,8 @@ impl Backend for MySql {
                 ..=1161 | 1184
             // Read-only: a server that was just demoted, or has not been promoted yet.
             | 1290 | 1836
+            // A cluster's node that is not ready.
+            | 1047
             // Out of memory, of threads, of disk, of locks; nowait; metadata changed under a statement.
             | 1037 | 1041 | 1135 | 1021 | 1114 | 1206 | 3572 | 1412 | 1615
         )
@@ -588,8 +580,7 @@ fn is_deadlock(error: &sqlx::Error) -> bool {
 async fn lock_schema(store: &Store<MySql>) -> Answer<PoolConnection<MySql>> {
     let mut connection = store.pool.acquire().await?;
     connection.close_on_drop();
-    // A table that is in use is waited for shortly: producers queue behind whoever waits.
-    sqlx::raw_sql("SET SESSION lock_wait_timeout = 5")
+    sqlx::raw_sql("SET SESSION lock_wait_timeout = 1")
         .execute(&mut *connection)
         .await?;
     let locked: Option<i64> = query!(store.sql.lock_schema)
@@ -602,6 +593,20 @@ async fn lock_schema(store: &Store<MySql>) -> Answer<PoolConnection<MySql>> {
     }
     let message = "another process has been changing the schema for too long";
     Err(sqlx::Error::Protocol(message.to_owned()).into())
+}
+
+/// Runs a migration, which can always run again. A table in use is waited for shortly, for producers
+/// queue behind whoever waits, and then again.
+async fn change_schema(connection: &mut MySqlConnection, migration: &Arc<str>) -> Answer<()> {
+    let mut tries = 1;
+    loop {
+        let change = sqlx::raw_sql(AssertSqlSafe(Arc::clone(migration)));
+        match change.execute(&mut *connection).await {
+            Err(error) if tries < MIGRATION_TRIES && number_of(&error) == Some(1205) => tries += 1,
+            changed => return Ok(changed.map(drop)?),
+        }
+        tokio::time::sleep(MIGRATION_PAUSE).await;
+    }
 }
 
 async fn schema_version(connection: &mut MySqlConnection, sql: &Statements) -> Answer<u32> {
@@ -785,15 +790,7 @@ async fn read(
                 seq,
             });
         };
-        head.messages.push(StoredMessage {
-            id: OutboxMessageId(id),
-            seq: Seq(seq),
-            created_at: Millis(row.try_get("created_at")?),
-            payload: row.try_get("payload")?,
-            payload_type: row.try_get("payload_type")?,
-            key: row.try_get("key")?,
-            headers: row.try_get("headers")?,
-        });
+        head.messages.push(stored_message!(row, id, seq));
     }
     head.messages.sort_unstable_by_key(|message| message.seq);
     Ok(Advance::Held(head))

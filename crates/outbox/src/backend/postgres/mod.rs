@@ -1,17 +1,19 @@
 //! PostgreSQL. What has committed since the last look is the difference of two snapshots, so nobody
 //! waits for a transaction that is still open; the order is written down in runs.
 
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{
     PgArguments, PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow,
 };
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row as _, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr as _};
 
+use super::decode::{dead_letter, process, stored_message, survey};
 use super::prefix::statements;
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
-    Millis, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, dead_letter, sealed,
+    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
+    Store, Survey, Swept, TablePrefix, sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
@@ -70,6 +72,13 @@ impl Backend for Postgres {
 
     fn statements(prefix: &TablePrefix) -> Statements {
         Statements::new(prefix)
+    }
+
+    async fn needs_explicit_isolation(pool: &Pool<Self>) -> Answer<bool> {
+        let isolation: String = sqlx::query_scalar("SHOW default_transaction_isolation")
+            .fetch_one(pool)
+            .await?;
+        Ok(isolation != "read committed")
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
@@ -190,23 +199,13 @@ impl Backend for Postgres {
     }
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+        let mut session = Session::open(store).await?;
         let surveys = query!(store.sql.survey)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
-            .try_map(|row: PgRow| {
-                Ok(Survey {
-                    partition_id: PartitionId(row.try_get("partition_id")?),
-                    unsequenced: row.try_get("unsequenced")?,
-                    pending: row.try_get("pending")?,
-                    holder: row.try_get::<Option<String>, _>("holder")?.map(Incarnation),
-                    pulse: Pulse {
-                        epoch: Epoch(row.try_get("epoch")?),
-                        renewals: row.try_get("renewals")?,
-                    },
-                    expired: row.try_get("expired")?,
-                })
-            })
-            .fetch_all(&store.pool)
+            .try_map(|row: PgRow| survey!(row))
+            .fetch_all(session.connection())
             .await?;
+        session.end().await?;
         Ok(surveys)
     }
 
@@ -250,14 +249,16 @@ impl Backend for Postgres {
         lease_millis: i64,
         stale: Option<Pulse>,
     ) -> Answer<Option<Claimed>> {
+        let mut session = Session::open(store).await?;
         let row = query!(store.sql.claim)
             .bind(partition_id.0)
             .bind(&holder.0)
             .bind(lease_millis)
             .bind(stale.map(|pulse| pulse.epoch.0))
             .bind(stale.map(|pulse| pulse.renewals))
-            .fetch_optional(&store.pool)
+            .fetch_optional(session.connection())
             .await?;
+        session.end().await?;
         let Some(row) = row else { return Ok(None) };
         let lease = Lease {
             partition_id,
@@ -276,16 +277,13 @@ impl Backend for Postgres {
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        let mut connection = store.pool.acquire().await?;
-        Self::advance(
-            &store.sql,
-            &mut connection,
-            lease,
-            lease_millis,
-            settlement,
-            limit,
-        )
-        .await
+        let mut session = Session::open(store).await?;
+        let connection = session.connection();
+        let sql = &store.sql;
+        let advance =
+            Self::advance(sql, connection, lease, lease_millis, settlement, limit).await?;
+        session.end().await?;
+        Ok(advance)
     }
 
     async fn advance(
@@ -340,15 +338,7 @@ impl Backend for Postgres {
                     seq,
                 });
             };
-            head.messages.push(StoredMessage {
-                id: OutboxMessageId(id),
-                seq: Seq(seq),
-                created_at: Millis(row.try_get("created_at")?),
-                payload: row.try_get("payload")?,
-                payload_type: row.try_get("payload_type")?,
-                key: row.try_get("key")?,
-                headers: row.try_get("headers")?,
-            });
+            head.messages.push(stored_message!(row, id, seq));
         }
         Ok(Advance::Held(head))
     }
@@ -358,34 +348,40 @@ impl Backend for Postgres {
         leases: &[Lease],
         lease_millis: i64,
     ) -> Answer<Vec<PartitionId>> {
+        let mut session = Session::open(store).await?;
         let (partitions, epochs) = columns(leases);
         let renewed = query!(store.sql.renew)
             .bind(partitions)
             .bind(epochs)
             .bind(lease_millis)
             .try_map(|row: PgRow| row.try_get(0).map(PartitionId))
-            .fetch_all(&store.pool)
+            .fetch_all(session.connection())
             .await?;
+        session.end().await?;
         Ok(renewed)
     }
 
     async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+        let mut session = Session::open(store).await?;
         let (partitions, epochs) = columns(leases);
         query!(store.sql.release)
             .bind(partitions)
             .bind(epochs)
-            .execute(&store.pool)
+            .execute(session.connection())
             .await?;
+        session.end().await?;
         Ok(())
     }
 
     async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
+        let mut session = Session::open(store).await?;
         let swept = query!(store.sql.sweep)
             .bind(partition_id.0)
             .bind(i64::from(limit))
-            .execute(&store.pool)
+            .execute(session.connection())
             .await?
             .rows_affected();
+        session.end().await?;
         Ok(Swept {
             messages: swept,
             more: swept >= u64::from(limit),
@@ -397,20 +393,24 @@ impl Backend for Postgres {
         process: &Process,
         alive_millis: i64,
     ) -> Answer<Vec<Process>> {
+        let mut session = Session::open(store).await?;
         let rows = query!(store.sql.announce)
             .bind(&process.incarnation.0)
             .bind(serde_json::json!(process.queues).to_string())
             .bind(alive_millis)
-            .fetch_all(&store.pool)
+            .fetch_all(session.connection())
             .await?;
-        rows.iter().map(process_of).collect()
+        session.end().await?;
+        rows.iter().map(|row| process!(row)).collect()
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
+        let mut session = Session::open(store).await?;
         query!(store.sql.depart)
             .bind(&incarnation.0)
-            .execute(&store.pool)
+            .execute(session.connection())
             .await?;
+        session.end().await?;
         Ok(())
     }
 
@@ -418,20 +418,24 @@ impl Backend for Postgres {
         store: &Store<Self>,
         filter: &DeadLetterFilter,
     ) -> Answer<Vec<DeadLetter>> {
+        let mut session = Session::open(store).await?;
         let letters = filtered(query!(store.sql.dead_letters), filter)
             .bind(filter.status.map(DeadLetterStatus::as_str))
             .bind(i64::from(filter.limit))
             .try_map(|row: PgRow| dead_letter!(row))
-            .fetch_all(&store.pool)
+            .fetch_all(session.connection())
             .await?;
+        session.end().await?;
         Ok(letters)
     }
 
     async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        let mut session = Session::open(store).await?;
         let row = filtered(query!(store.sql.count_dead_letters), filter)
             .bind(filter.status.map(DeadLetterStatus::as_str))
-            .fetch_one(&store.pool)
+            .fetch_one(session.connection())
             .await?;
+        session.end().await?;
         Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
     }
 
@@ -441,13 +445,15 @@ impl Backend for Postgres {
         token: &str,
         claim_millis: i64,
     ) -> Answer<Vec<DeadLetter>> {
+        let mut session = Session::open(store).await?;
         let letters = filtered(query!(store.sql.replay_dead_letters), filter)
             .bind(i64::from(filter.limit))
             .bind(token)
             .bind(claim_millis)
             .try_map(|row: PgRow| dead_letter!(row))
-            .fetch_all(&store.pool)
+            .fetch_all(session.connection())
             .await?;
+        session.end().await?;
         Ok(letters)
     }
 
@@ -456,23 +462,27 @@ impl Backend for Postgres {
         letters: &[(i64, Option<&str>)],
         conclusion: &Conclusion,
     ) -> Answer<u64> {
+        let mut session = Session::open(store).await?;
         let (ids, tokens): (Vec<i64>, Vec<Option<&str>>) = letters.iter().copied().unzip();
         let concluded = query!(store.sql.conclude_dead_letters)
             .bind(ids)
             .bind(tokens)
             .bind(conclusion.status())
             .bind(conclusion.reason())
-            .execute(&store.pool)
+            .execute(session.connection())
             .await?;
+        session.end().await?;
         Ok(concluded.rows_affected())
     }
 
     async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
+        let mut session = Session::open(store).await?;
         let removed = filtered(query!(store.sql.cleanup_dead_letters), filter)
             .bind(filter.status.map(DeadLetterStatus::as_str))
             .bind(i64::from(filter.limit))
-            .execute(&store.pool)
+            .execute(session.connection())
             .await?;
+        session.end().await?;
         Ok(removed.rows_affected())
     }
 
@@ -509,11 +519,13 @@ impl Backend for Postgres {
         partition_id: Option<PartitionId>,
         paused: bool,
     ) -> Answer<()> {
+        let mut session = Session::open(store).await?;
         let query = match partition_id {
             None => query!(store.sql.pause_queue).bind(queue),
             Some(partition_id) => query!(store.sql.pause_partition).bind(partition_id.0),
         };
-        query.bind(paused).execute(&store.pool).await?;
+        query.bind(paused).execute(session.connection()).await?;
+        session.end().await?;
         Ok(())
     }
 
@@ -606,6 +618,38 @@ impl Backend for Postgres {
     }
 }
 
+/// Where a verb of one statement runs: by itself, or, where the server's default is stricter than
+/// READ COMMITTED, in a transaction that says so. Under SERIALIZABLE our statements and the producers'
+/// would keep failing each other.
+enum Session {
+    Plain(PoolConnection<Postgres>),
+    Explicit(OwnTransaction<Postgres>),
+}
+
+impl Session {
+    async fn open(store: &Store<Postgres>) -> Answer<Self> {
+        Ok(if store.explicit_isolation {
+            Self::Explicit(Postgres::begin(store, None).await?)
+        } else {
+            Self::Plain(store.pool.acquire().await?)
+        })
+    }
+
+    fn connection(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Plain(connection) => connection,
+            Self::Explicit(transaction) => transaction,
+        }
+    }
+
+    async fn end(self) -> Answer<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Explicit(transaction) => transaction.commit().await,
+        }
+    }
+}
+
 /// The channel processes signal each other through.
 fn channel(prefix: &TablePrefix) -> String {
     format!("{prefix}wake")
@@ -641,14 +685,6 @@ fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
         .iter()
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .unzip()
-}
-
-fn process_of(row: &PgRow) -> Answer<Process> {
-    let queues: String = row.try_get("queues")?;
-    Ok(Process {
-        incarnation: Incarnation(row.try_get("incarnation")?),
-        queues: super::queue_list(&queues),
-    })
 }
 
 /// Binds the part of a filter that all statements have in common.

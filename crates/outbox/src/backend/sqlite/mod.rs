@@ -7,11 +7,12 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, Sqlite};
 
+use super::decode::{dead_letter, process, stored_message, survey};
 use super::prefix::statements;
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
-    Millis, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, dead_letter, sealed,
+    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
+    Store, Survey, Swept, TablePrefix, sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
@@ -181,19 +182,7 @@ impl Backend for Sqlite {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
-            .try_map(|row: SqliteRow| {
-                Ok(Survey {
-                    partition_id: PartitionId(row.try_get("partition_id")?),
-                    unsequenced: row.try_get("unsequenced")?,
-                    pending: row.try_get("pending")?,
-                    holder: row.try_get::<Option<String>, _>("holder")?.map(Incarnation),
-                    pulse: Pulse {
-                        epoch: Epoch(row.try_get("epoch")?),
-                        renewals: row.try_get("renewals")?,
-                    },
-                    expired: row.try_get("expired")?,
-                })
-            })
+            .try_map(|row: SqliteRow| survey!(row))
             .fetch_all(&store.pool)
             .await?;
         Ok(surveys)
@@ -305,15 +294,7 @@ impl Backend for Sqlite {
             let Some(id) = row.try_get("id")? else {
                 continue;
             };
-            head.messages.push(StoredMessage {
-                id: OutboxMessageId(id),
-                seq: Seq(place),
-                created_at: Millis(row.try_get("created_at")?),
-                payload: row.try_get("payload")?,
-                payload_type: row.try_get("payload_type")?,
-                key: row.try_get("key")?,
-                headers: row.try_get("headers")?,
-            });
+            head.messages.push(stored_message!(row, id, place));
         }
         Ok(Advance::Held(head))
     }
@@ -373,7 +354,7 @@ impl Backend for Sqlite {
             .fetch_all(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        rows.iter().map(process_of).collect()
+        rows.iter().map(|row| process!(row)).collect()
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
@@ -593,14 +574,6 @@ fn pairs(leases: &[Lease]) -> String {
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .collect();
     json!(pairs).to_string()
-}
-
-fn process_of(row: &SqliteRow) -> Answer<Process> {
-    let queues: String = row.try_get("queues")?;
-    Ok(Process {
-        incarnation: Incarnation(row.try_get("incarnation")?),
-        queues: super::queue_list(&queues),
-    })
 }
 
 /// Binds the part of a filter that all statements have in common.

@@ -1,0 +1,94 @@
+//! From rows to values, for every database alike. Macros, because a row's type is its database's and
+//! the bounds of a generic function would be longer than what it does.
+
+/// Reads a [`DeadLetter`] from a row of any database.
+macro_rules! dead_letter {
+    ($row:expr) => {{
+        let row = $row;
+        let time = |millis: Option<i64>| millis.map(crate::message::time_of);
+        let headers: Option<String> = row.try_get("headers")?;
+        let status: String = row.try_get("status")?;
+        Ok(crate::dead_letter::DeadLetter {
+            id: row.try_get("id")?,
+            queue: row.try_get("queue")?,
+            partition: u32::try_from(row.try_get::<i32, _>("partition")?).unwrap_or(0),
+            partition_id: row.try_get("partition_id")?,
+            seq: row.try_get("seq")?,
+            message_id: OutboxMessageId(row.try_get("message_id")?),
+            payload: row.try_get("payload")?,
+            payload_type: row.try_get("payload_type")?,
+            key: row.try_get("key")?,
+            headers: crate::message::decoded_headers(headers.as_deref()),
+            created_at: crate::message::time_of(row.try_get("created_at")?),
+            failed_at: crate::message::time_of(row.try_get("failed_at")?),
+            last_error: row.try_get("last_error")?,
+            attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
+            status: status
+                .parse()
+                .map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
+            deadline: time(row.try_get("deadline")?),
+            completed_at: time(row.try_get("completed_at")?),
+            requeued_as: row
+                .try_get::<Option<i64>, _>("requeued_as")?
+                .map(OutboxMessageId),
+            claim_token: row.try_get("claim_token")?,
+        })
+    }};
+}
+pub(crate) use dead_letter;
+
+/// Reads a [`Survey`](super::Survey) from a row of any database.
+macro_rules! survey {
+    ($row:expr) => {{
+        let row = $row;
+        Ok(crate::backend::Survey {
+            partition_id: crate::backend::PartitionId(row.try_get("partition_id")?),
+            unsequenced: row.try_get("unsequenced")?,
+            pending: row.try_get("pending")?,
+            holder: row
+                .try_get::<Option<String>, _>("holder")?
+                .map(crate::backend::Incarnation),
+            pulse: crate::backend::Pulse {
+                epoch: crate::backend::Epoch(row.try_get("epoch")?),
+                renewals: row.try_get("renewals")?,
+            },
+            expired: row.try_get("expired")?,
+        })
+    }};
+}
+pub(crate) use survey;
+
+/// Reads the [`StoredMessage`](super::StoredMessage) of this id and place from a row of any database.
+macro_rules! stored_message {
+    ($row:expr, $id:expr, $seq:expr) => {{
+        let row = $row;
+        crate::backend::StoredMessage {
+            id: crate::message::OutboxMessageId($id),
+            seq: crate::backend::Seq($seq),
+            created_at: crate::backend::Millis(row.try_get("created_at")?),
+            payload: row.try_get("payload")?,
+            payload_type: row.try_get("payload_type")?,
+            key: row.try_get("key")?,
+            headers: row.try_get("headers")?,
+        }
+    }};
+}
+pub(crate) use stored_message;
+
+/// Reads a [`Process`](super::Process) from a row of any database.
+macro_rules! process {
+    ($row:expr) => {{
+        let row = $row;
+        let queues: String = row.try_get("queues")?;
+        Ok(crate::backend::Process {
+            incarnation: crate::backend::Incarnation(row.try_get("incarnation")?),
+            queues: crate::backend::decode::queue_list(&queues),
+        })
+    }};
+}
+pub(crate) use process;
+
+/// The queues of a process as they are stored. Whatever cannot be read is not handled.
+pub(super) fn queue_list(text: &str) -> Vec<String> {
+    serde_json::from_str(text).unwrap_or_default()
+}
