@@ -13,7 +13,7 @@ use crate::backend::{
 };
 use crate::engine::{ClaimPermit, Desk, Engine, Queue};
 use crate::error::OutboxError;
-use crate::handler::{Handler, HandlerResult};
+use crate::handler::{DynLeased, Handler, HandlerResult};
 use crate::message::{OutboxMessage, decoded_headers, time_of};
 use crate::partition_mode::PartitionMode;
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
@@ -72,6 +72,8 @@ pub(crate) struct Processor<DB: Backend> {
     partition_id: PartitionId,
     mode: PartitionMode,
     held: Option<Held>,
+    /// The next batch, read along with the last settlement, and until when it must be handled.
+    ahead: Option<(Head, Instant)>,
     /// Not before this: a retry's backoff, which no arrival cuts short.
     resume_at: Option<Instant>,
     /// Database errors in a row.
@@ -102,6 +104,7 @@ impl<DB: Backend> Processor<DB> {
             partition_id,
             mode: PartitionMode::new(),
             held: None,
+            ahead: None,
             resume_at: None,
             errors: 0,
         }
@@ -113,6 +116,7 @@ impl<DB: Backend> Processor<DB> {
 
     fn hold(&mut self, held: Option<Held>) {
         self.held = held;
+        self.ahead = None;
         self.desk().note().lease = held.map(|held| held.lease);
     }
 
@@ -241,27 +245,78 @@ impl<DB: Backend> Processor<DB> {
         let queue = Arc::clone(&self.queue);
         match &queue.handler {
             None => Ok(Step::Nothing),
-            Some(Handler::Leased(handler)) => {
-                let (limit, deadline) = (self.limit(), self.deadline());
-                let advance = self.advance(held.lease, None, limit).await?;
-                let Advance::Held(head) = advance else {
-                    return Ok(Step::Lost);
-                };
-                let messages = self.messages(held, &head);
-                if messages.is_empty() {
-                    return Ok(Step::Nothing);
-                }
-                let delivery = deliver::leased(handler.as_ref(), &messages, deadline).await;
-                let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
-                match self
-                    .advance(held.lease, Some(&settlement), ReadLimit::NOTHING)
-                    .await?
-                {
-                    Advance::Held(_) => Ok(self.went_on(step)),
-                    Advance::Lost => Ok(Step::Lost),
+            Some(Handler::Leased(handler)) => self.leased(handler.as_ref(), held).await,
+            Some(handler) => self.transactional(handler, held).await,
+        }
+    }
+
+    async fn leased(&mut self, handler: &dyn DynLeased, held: Held) -> Result<Step, OutboxError> {
+        let (head, deadline) = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => {
+                let deadline = self.deadline();
+                match self.advance(held.lease, None, self.limit()).await? {
+                    Advance::Held(head) => (head, deadline),
+                    Advance::Lost => return Ok(Step::Lost),
                 }
             }
-            Some(handler) => self.transactional(handler, held).await,
+        };
+        let messages = self.messages(held, &head);
+        if messages.is_empty() {
+            return Ok(Step::Nothing);
+        }
+        let delivery = deliver::leased(handler, &messages, deadline).await;
+        let (settlement, mut step) = self.conclude(&head, &messages, delivery, self.limit());
+        let deadline = self.deadline();
+        match self
+            .settle(held.lease, &settlement, self.next_limit(&step))
+            .await?
+        {
+            Advance::Lost => Ok(Step::Lost),
+            Advance::Held(next) => {
+                if let Step::Settled { full, .. } = &mut step {
+                    *full = !next.messages.is_empty();
+                }
+                self.ahead = Some((next, deadline)).filter(|(next, _)| !next.messages.is_empty());
+                Ok(self.went_on(step))
+            }
+        }
+    }
+
+    /// Settles, and tries again while the lease lasts: what was handled should not be handled again
+    /// for a deadlock's or a lost connection's sake. A settlement that got through although its reply
+    /// was lost is settled twice, which changes nothing.
+    async fn settle(
+        &self,
+        lease: Lease,
+        settlement: &Settlement,
+        limit: ReadLimit,
+    ) -> Result<Advance, OutboxError> {
+        let until = Instant::now() + self.queue.lease.headroom;
+        let mut rest = Duration::from_millis(5);
+        loop {
+            match self.advance(lease, Some(settlement), limit).await {
+                Err(OutboxError::Database(error))
+                    if DB::is_retryable(&error) && Instant::now() + rest < until =>
+                {
+                    let partition_id = self.partition_id.0;
+                    tracing::info!(partition_id, %error, "settling failed and is tried again");
+                    tokio::time::sleep(rest).await;
+                    rest *= 2;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// How much to read along with a settlement: nothing if a backoff follows.
+    fn next_limit(&self, step: &Step) -> ReadLimit {
+        match step {
+            Step::Settled {
+                result: HandlerResult::Retry { .. },
+                ..
+            } => ReadLimit::NOTHING,
+            _ => self.limit(),
         }
     }
 
