@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 sqlx::query("INSERT INTO orders VALUES (?, ?)")
                     .bind(customer)
                     .bind(item)
-                    .execute(&mut **transaction)
+                    .execute(&mut *transaction)
                     .await
                     .map_err(OutboxError::from)?;
                 let text = format!("{customer} ordered {item}");

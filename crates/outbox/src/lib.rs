@@ -23,7 +23,7 @@
 //! outbox
 //!     .transaction(async |transaction| {
 //!         sqlx::query("INSERT INTO orders (item) VALUES ('a loom')")
-//!             .execute(&mut **transaction)
+//!             .execute(&mut *transaction)
 //!             .await?;
 //!         let message = EnqueueMessage::keyed("ada", r#"{"item": "a loom"}"#, "order.placed");
 //!         outbox.enqueue(transaction, "orders", message).await

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use sqlx::Transaction;
-
 use crate::backend::{Addressed, Backend, PartitionId};
 use crate::builder::OutboxBuilder;
 use crate::engine::{Engine, Queue, lock};
@@ -80,10 +78,11 @@ impl<DB: Backend> Outbox<DB> {
         self.engine.mark(enqueued);
     }
 
-    /// Runs `work` in a transaction, commits if it answers `Ok`, and wakes the pipeline at once.
+    /// Runs `work` on a connection inside a transaction, commits if it answers `Ok`, rolls back if not,
+    /// and wakes the pipeline at once.
     pub async fn transaction<T, E>(
         &self,
-        work: impl AsyncFnOnce(&mut Transaction<'static, DB>) -> Result<T, E>,
+        work: impl AsyncFnOnce(&mut DB::Connection) -> Result<T, E>,
     ) -> Result<T, E>
     where
         E: From<OutboxError>,

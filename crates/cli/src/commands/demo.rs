@@ -129,7 +129,7 @@ async fn place(outbox: &Outbox<Sqlite>, number: u32, last: u32) -> Result<(), Ou
             sqlx::query("INSERT INTO orders VALUES (?, ?)")
                 .bind(number)
                 .bind(&customer)
-                .execute(&mut **transaction)
+                .execute(&mut *transaction)
                 .await?;
             let kind = if number == last.div_ceil(2) {
                 "poison"
