@@ -101,6 +101,7 @@ pub(crate) async fn a_zombie_settles_nothing<DB: Dialect>(stage: &Stage<DB>) {
     let thief = Thief {
         pool,
         collector: collector.clone(),
+        change: "epoch = epoch + 1, holder = 'somebody else', lease_until = lease_until + 3600000",
     };
     let handle = stage
         .outbox()
@@ -126,20 +127,42 @@ pub(crate) async fn a_zombie_settles_nothing<DB: Dialect>(stage: &Stage<DB>) {
     heir.stop().await;
 }
 
-/// Gives its own partition to somebody else while it handles a message.
+pub(crate) async fn a_cursor_never_moves_back<DB: Dialect>(stage: &Stage<DB>) {
+    let collector = Collector::new();
+    let thief = Thief {
+        pool: stage.pool.clone(),
+        collector: collector.clone(),
+        change: "processed_seq = 3",
+    };
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.leased(thief).start().await.unwrap();
+    stage
+        .enqueue(handle.outbox(), 0, &["settled long ago"])
+        .await;
+    collector.wait_for(1).await;
+    handle.stop().await;
+    assert_eq!(
+        stage
+            .number("SELECT processed_seq FROM outbox_processors")
+            .await,
+        3
+    );
+}
+
+/// Changes its own partition's state behind the outbox's back while it handles a message.
 struct Thief<DB: Dialect> {
     pool: sqlx::Pool<DB>,
     collector: Collector,
+    change: &'static str,
 }
 
 impl<DB: Dialect> outbox::LeasedMessageHandler for Thief<DB> {
     async fn handle(&self, message: &outbox::OutboxMessage) -> MessageResult {
         let mut connection = self.pool.acquire().await.expect("a connection");
-        let steal = "UPDATE outbox_processors SET epoch = epoch + 1, holder = 'somebody else', \
-                     lease_until = lease_until + 3600000";
-        DB::run(&mut connection, steal.to_owned())
+        let change = format!("UPDATE outbox_processors SET {}", self.change);
+        DB::run(&mut connection, change)
             .await
-            .expect("steal the lease");
+            .expect("change the state");
         self.collector.see(message)
     }
 }
