@@ -210,10 +210,8 @@ fn verdict(
     ];
     println!();
     for (what, count, agrees) in rows {
-        println!(
-            "  {what:<34}{count:>6}  {}",
-            if agrees { "" } else { "WRONG" }
-        );
+        let remark = if agrees { "" } else { "  WRONG" };
+        println!("  {what:<34}{count:>6}{remark}");
     }
     let in_order = by_customer(&expected) == by_customer(delivered);
     println!(
