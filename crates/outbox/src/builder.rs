@@ -63,7 +63,10 @@ struct QueueConfig<DB: Backend> {
 pub struct OutboxBuilder<DB: Backend> {
     pool: Pool<DB>,
     profile: OutboxProfile,
-    tunings: [Option<WorkerTuning>; 4],
+    sequencer_tuning: Option<WorkerTuning>,
+    processor_tuning: Option<WorkerTuning>,
+    vacuum_tuning: Option<WorkerTuning>,
+    reconciler_tuning: Option<WorkerTuning>,
     sequencer: SequencerConfig,
     processors: Option<usize>,
     maintenance: (usize, usize),
@@ -133,7 +136,10 @@ impl<DB: Backend> OutboxBuilder<DB> {
         Self {
             pool,
             profile: OutboxProfile::default(),
-            tunings: [None; 4],
+            sequencer_tuning: None,
+            processor_tuning: None,
+            vacuum_tuning: None,
+            reconciler_tuning: None,
             sequencer: OutboxConfig::default().sequencer,
             processors: None,
             maintenance: DEFAULT_MAINTENANCE,
@@ -154,25 +160,25 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
     /// The sequencer's tuning, whatever the profile says.
     pub fn sequencer_tuning(mut self, tuning: WorkerTuning) -> Self {
-        self.tunings[0] = Some(tuning);
+        self.sequencer_tuning = Some(tuning);
         self
     }
 
     /// The processors' tuning, whatever the profile says.
     pub fn processor_tuning(mut self, tuning: WorkerTuning) -> Self {
-        self.tunings[1] = Some(tuning);
+        self.processor_tuning = Some(tuning);
         self
     }
 
     /// The vacuum's tuning, whatever the profile says.
     pub fn vacuum_tuning(mut self, tuning: WorkerTuning) -> Self {
-        self.tunings[2] = Some(tuning);
+        self.vacuum_tuning = Some(tuning);
         self
     }
 
     /// The reconciler's tuning, whatever the profile says.
     pub fn reconciler_tuning(mut self, tuning: WorkerTuning) -> Self {
-        self.tunings[3] = Some(tuning);
+        self.reconciler_tuning = Some(tuning);
         self
     }
 
@@ -253,12 +259,11 @@ impl<DB: Backend> OutboxBuilder<DB> {
     }
 
     fn resolved_profile(&self) -> OutboxProfile {
-        let [sequencer, processor, vacuum, reconciler] = self.tunings;
         OutboxProfile {
-            sequencer: sequencer.unwrap_or(self.profile.sequencer),
-            processor: processor.unwrap_or(self.profile.processor),
-            vacuum: vacuum.unwrap_or(self.profile.vacuum),
-            reconciler: reconciler.unwrap_or(self.profile.reconciler),
+            sequencer: self.sequencer_tuning.unwrap_or(self.profile.sequencer),
+            processor: self.processor_tuning.unwrap_or(self.profile.processor),
+            vacuum: self.vacuum_tuning.unwrap_or(self.profile.vacuum),
+            reconciler: self.reconciler_tuning.unwrap_or(self.profile.reconciler),
         }
     }
 
