@@ -340,7 +340,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             let name: QueueName = config.name.parse()?;
             let partition_ids = DB::register(&store, &name, config.partitions).await?;
             let queue = Queue {
-                name: name.as_str().into(),
+                name,
                 partitions: config.partitions,
                 partition_ids,
                 handler: config.handler,
@@ -422,7 +422,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .filter(|queue| queue.handler.is_some())
         {
             for (partition, id) in (0..).zip(&queue.partition_ids) {
-                let name = crate::workers::processor::worker_name(&queue.name);
+                let name = crate::workers::processor::worker_name(queue.name.as_str());
                 let (bell, poll) = bells(&engine.desks[id].bell, &profile.processor);
                 let limit = limit
                     .clone()

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Store};
 use crate::config::{LeaseConfig, SequencerConfig};
 use crate::handler::Handler;
-use crate::queue::Partitions;
+use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::OutboxProfile;
 
 /// A registered queue.
 #[derive(Debug)]
 pub(crate) struct Queue<DB: Backend> {
-    pub(crate) name: Arc<str>,
+    pub(crate) name: QueueName,
     pub(crate) partitions: Partitions,
     /// In the order of the partitions.
     pub(crate) partition_ids: Vec<PartitionId>,

@@ -7,7 +7,6 @@ use crate::builder::OutboxBuilder;
 use crate::engine::{Engine, Queue, lock};
 use crate::error::OutboxError;
 use crate::message::{EnqueueMessage, OutboxMessageId};
-use crate::queue::QueueName;
 
 /// A transactional outbox in the database `DB`. Cheap to clone.
 #[derive(Debug)]
@@ -53,12 +52,11 @@ impl<DB: Backend> Outbox<DB> {
         messages: &[EnqueueMessage],
     ) -> Result<Vec<OutboxMessageId>, OutboxError> {
         let queue = self.queue(queue)?;
-        let name: QueueName = queue.name.parse()?;
         let max = self.engine.max_payload;
         let addressed = messages
             .iter()
             .map(|message| {
-                let partition = message.validate(&name, queue.partitions, max)?;
+                let partition = message.validate(&queue.name, queue.partitions, max)?;
                 Ok((queue.partition_ids[partition as usize], message))
             })
             .collect::<Result<Vec<Addressed<'_>>, OutboxError>>()?;

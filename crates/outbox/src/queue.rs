@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
@@ -73,12 +74,17 @@ partitions_try_from!(u8, u16, u32, u64, usize, i8, i16, i32, i64, isize);
 /// The name of a queue: ASCII letters, digits, `.`, `_` and `-`, starting and ending with a letter
 /// or digit, at most 1024 long. Case matters, on every database.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueName(String);
+pub struct QueueName(Arc<str>);
 
 impl QueueName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name as every message of the queue carries it.
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -95,7 +101,7 @@ impl FromStr for QueueName {
                 .iter()
                 .all(|edge| edge.is_some_and(u8::is_ascii_alphanumeric));
         if valid {
-            Ok(Self(name.to_owned()))
+            Ok(Self(name.into()))
         } else {
             // A name of megabytes must not become a log line of megabytes.
             let shown: String = name.chars().take(MAX_QUEUE_NAME + 1).collect();

@@ -85,7 +85,12 @@ impl<DB: Backend> Keeper<DB> {
         {
             let candidates: Vec<&Incarnation> = alive
                 .iter()
-                .filter(|process| process.queues.iter().any(|name| **name == *queue.name))
+                .filter(|process| {
+                    process
+                        .queues
+                        .iter()
+                        .any(|name| name == queue.name.as_str())
+                })
                 .map(|process| &process.incarnation)
                 .collect();
             for partition_id in &queue.partition_ids {

@@ -563,11 +563,11 @@ impl<DB: Backend> Processor<DB> {
 
     fn messages(&self, held: Held, head: &Head) -> Vec<OutboxMessage> {
         // A careful holder has written this very attempt down already.
-        let charged = u32::from(held.careful && held.charged);
+        let charged = u32::from(held.charged);
         let attempts = head.attempts.saturating_sub(charged);
         let message = |(place, stored): (usize, &StoredMessage)| OutboxMessage {
             id: stored.id,
-            queue: Arc::clone(&self.queue.name),
+            queue: self.queue.name.shared(),
             partition: self.partition,
             partition_id: self.partition_id.0,
             seq: stored.seq.0,
