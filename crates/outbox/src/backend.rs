@@ -6,6 +6,8 @@
 //! that connection is in. When the reply to a commit is lost a verb returns an error although its
 //! work was done; each verb says what a second call then does.
 
+mod connection;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod decode;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -18,13 +20,15 @@ mod transaction;
 
 use std::future::Future;
 
-use sqlx::Pool;
+use sqlx::{Pool, SqlSafeStr};
 
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
 use crate::message::{EnqueueMessage, OutboxMessageId};
 use crate::queue::{Partitions, QueueName};
+use crate::stats::PartitionStats;
 
+pub(crate) use connection::OwnConnection;
 pub use prefix::TablePrefix;
 pub(crate) use transaction::OwnTransaction;
 
@@ -59,6 +63,8 @@ pub struct Store<DB: Backend> {
     pub pool: Pool<DB>,
     /// The statements, with the table prefix filled in.
     pub sql: DB::Statements,
+    /// What all table names begin with.
+    pub prefix: TablePrefix,
     /// Whether a statement by itself would run in an isolation level that does not suit us.
     pub explicit_isolation: bool,
 }
@@ -103,6 +109,8 @@ pub struct Survey {
     pub holder: Option<Incarnation>,
     /// The holder's sign of life.
     pub pulse: Pulse,
+    /// How long the lease was taken for.
+    pub lease_millis: i64,
     /// Whether the lease has run out by the database's clock.
     pub expired: bool,
 }
@@ -147,6 +155,8 @@ pub struct ReadLimit {
     pub messages: u32,
     /// At most so many bytes of payload, at least 1; the message that goes over is the last.
     pub bytes: u64,
+    /// Whether to read although the partition is paused.
+    pub despite_pause: bool,
 }
 
 impl ReadLimit {
@@ -154,11 +164,13 @@ impl ReadLimit {
     pub const NOTHING: Self = Self {
         messages: 0,
         bytes: 0,
+        despite_pause: false,
     };
     /// The head, however large.
     pub const ONE: Self = Self {
         messages: 1,
         bytes: 1,
+        despite_pause: false,
     };
 }
 
@@ -211,6 +223,36 @@ pub struct Head {
     pub paused: bool,
     /// What comes next, in order, without holes.
     pub messages: Vec<StoredMessage>,
+}
+
+/// Which way a schema is migrated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the version this library works with.
+    Up,
+    /// To nothing.
+    Down,
+}
+
+/// Where `{now}` in a statement comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeSource {
+    /// The database's clock.
+    Clock,
+    /// The database's clock, moved by what the table `{prefix}clock` says. For tests.
+    MovedClock,
+}
+
+impl TimeSource {
+    /// The expression, given that of the clock.
+    fn expression(self, clock: &str) -> String {
+        match self {
+            Self::Clock => clock.to_owned(),
+            Self::MovedClock => {
+                format!("({clock} + (SELECT COALESCE(SUM(moved_millis), 0) FROM {{prefix}}clock))")
+            }
+        }
+    }
 }
 
 /// A process that is alive.
@@ -313,7 +355,18 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     const BEGIN: &'static str;
 
     #[doc(hidden)]
-    fn statements(prefix: &TablePrefix) -> Self::Statements;
+    fn statements(prefix: &TablePrefix, time: TimeSource) -> Self::Statements;
+
+    /// Runs a statement without parameters on a connection, whatever transaction it is in.
+    #[doc(hidden)]
+    fn execute(
+        connection: &mut Self::Connection,
+        statement: impl SqlSafeStr + Send,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// The migration as plain SQL, for those whose administrator runs it.
+    #[doc(hidden)]
+    fn migration(prefix: &TablePrefix, direction: Direction) -> String;
 
     /// Whether statements need a transaction around them that asks for READ COMMITTED.
     #[doc(hidden)]
@@ -368,8 +421,9 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         limit: u32,
     ) -> impl Future<Output = Answer<Sequenced>> + Send;
 
-    /// Takes the lease if it is free, has run out, or stands still at `stale`. Never waits for a
-    /// lock. Twice: the second is refused by the first, until it runs out.
+    /// Takes the lease for `lease_millis` if it is free, `holder`'s own, has run out, or stands still
+    /// at `stale`; every renewal is for as long. Never waits for a lock. Twice: the second replaces the
+    /// first.
     #[doc(hidden)]
     fn claim(
         store: &Store<Self>,
@@ -384,7 +438,6 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     fn advance_alone(
         store: &Store<Self>,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> impl Future<Output = Answer<Advance>> + Send;
@@ -396,7 +449,6 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         sql: &Self::Statements,
         connection: &mut Self::Connection,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> impl Future<Output = Answer<Advance>> + Send;
@@ -406,7 +458,6 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     fn renew(
         store: &Store<Self>,
         leases: &[Lease],
-        lease_millis: i64,
     ) -> impl Future<Output = Answer<Vec<PartitionId>>> + Send;
 
     /// Gives leases back. Those that are no longer ours are left alone.
@@ -436,6 +487,23 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         store: &Store<Self>,
         incarnation: &Incarnation,
     ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// What an operator wants to know of these partitions. Writes nothing.
+    #[doc(hidden)]
+    fn stats(
+        store: &Store<Self>,
+        partitions: &[PartitionId],
+    ) -> impl Future<Output = Answer<Vec<PartitionStats>>> + Send;
+
+    /// The first messages of a queue that are not settled, sequenced or not, with their partition, as
+    /// this connection sees them, in the order of their ids. Writes nothing.
+    #[doc(hidden)]
+    fn unsettled(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        queue: &str,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<(u32, StoredMessage)>>> + Send;
 
     /// The dead letters a filter lets through, newest first. Writes nothing.
     #[doc(hidden)]
@@ -537,11 +605,49 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     fn savepoint(
         connection: &mut Self::Connection,
         verb: Savepoint,
-    ) -> impl Future<Output = Answer<()>> + Send;
+    ) -> impl Future<Output = Answer<()>> + Send {
+        async move {
+            Self::execute(connection, verb.statement()).await?;
+            if verb == Savepoint::Undo {
+                Self::execute(connection, Savepoint::Release.statement()).await?;
+            }
+            Ok(())
+        }
+    }
 
-    /// Whether the same statement may succeed later: a deadlock, a lock timeout, a lost connection.
+    /// Whether the same statement may succeed later: a deadlock, a lock timeout, a shutdown.
     #[doc(hidden)]
-    fn is_retryable(error: &sqlx::Error) -> bool;
+    fn is_passing(error: &dyn sqlx::error::DatabaseError) -> bool;
+}
+
+/// Whether the same statement may succeed later. The one place that decides it, for every database.
+pub(crate) fn is_retryable(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else {
+        return is_connection_loss(error);
+    };
+    #[cfg(feature = "postgres")]
+    if error
+        .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        .is_some()
+    {
+        return sqlx::Postgres::is_passing(error.as_ref());
+    }
+    #[cfg(feature = "mysql")]
+    if error
+        .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+        .is_some()
+    {
+        return sqlx::MySql::is_passing(error.as_ref());
+    }
+    #[cfg(feature = "sqlite")]
+    if error
+        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+        .is_some()
+    {
+        return sqlx::Sqlite::is_passing(error.as_ref());
+    }
+    let _ = error;
+    false
 }
 
 /// Whether an error that no database sent means that it could not be reached.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sqlx::Pool;
+use sqlx::{AssertSqlSafe, Pool};
 use taskward::{
     Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet, TracingListener,
     WorkerBuilder, poker,
@@ -13,16 +13,18 @@ use taskward::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, Incarnation, Store, TablePrefix};
+use crate::backend::{Backend, Incarnation, Store, TablePrefix, TimeSource};
+use crate::clock::Clock;
 use crate::config::{LeaseConfig, OutboxConfig, SequencerConfig};
 use crate::engine::{Desk, Engine, Queue};
 use crate::error::OutboxError;
 use crate::handle::OutboxHandle;
 use crate::handler::{
-    EachMessage, Handler, LeasedHandler, LeasedMessageHandler, TransactionalHandler,
+    EachMessage, Handler, LeasedHandler, LeasedMessageHandler, Transactional, TransactionalHandler,
     TransactionalMessageHandler,
 };
 use crate::outbox::Outbox;
+use crate::patience::Patience;
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::{OutboxProfile, WorkerTuning};
@@ -32,12 +34,15 @@ use crate::workers::processor::Processor;
 use crate::workers::reconciler::Reconciler;
 use crate::workers::scout::Scout;
 use crate::workers::sequencer::Sequencer;
+use crate::workers::stats::Stats;
 use crate::workers::vacuum::Vacuum;
 
 /// The largest payload unless configured otherwise.
 const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
 /// How long `stop` waits unless configured otherwise.
 const DEFAULT_STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// How often the state of the queues is logged unless configured otherwise.
+const DEFAULT_STATS_INTERVAL: Duration = Duration::from_mins(1);
 /// Sequencers that always find a permit, and permits they share with the vacuum and the reconciler.
 const DEFAULT_MAINTENANCE: (usize, usize) = (1, 1);
 
@@ -55,6 +60,7 @@ struct QueueConfig<DB: Backend> {
     handler: Option<Handler<DB>>,
     lease: LeaseConfig,
     max_attempts: Option<u32>,
+    renew_up_to: Option<Duration>,
 }
 
 /// Configures an outbox. What is set for a queue applies to the queue named last.
@@ -74,6 +80,8 @@ pub struct OutboxBuilder<DB: Backend> {
     max_payload: usize,
     stop_deadline: Duration,
     auto_migrate: bool,
+    stats_interval: Duration,
+    time: TimeSource,
     queues: Vec<QueueConfig<DB>>,
     misplaced: Option<&'static str>,
 }
@@ -103,7 +111,8 @@ impl<DB: Backend> QueueBuilder<DB> {
         self,
         handler: impl TransactionalMessageHandler<DB> + 'static,
     ) -> OutboxBuilder<DB> {
-        self.handled_by(Some(Handler::TransactionalMessage(Box::new(handler))))
+        let handler = Transactional::Message(Box::new(handler));
+        self.handled_by(Some(Handler::Transactional(handler)))
     }
 
     /// Batches to a handler inside the transaction that settles them.
@@ -111,7 +120,8 @@ impl<DB: Backend> QueueBuilder<DB> {
         self,
         handler: impl TransactionalHandler<DB> + 'static,
     ) -> OutboxBuilder<DB> {
-        self.handled_by(Some(Handler::TransactionalBatch(Box::new(handler))))
+        let handler = Transactional::Batch(Box::new(handler));
+        self.handled_by(Some(Handler::Transactional(handler)))
     }
 
     /// This process only writes to the queue; others handle it.
@@ -126,6 +136,7 @@ impl<DB: Backend> QueueBuilder<DB> {
             handler,
             lease: LeaseConfig::default(),
             max_attempts: None,
+            renew_up_to: None,
         });
         self.builder
     }
@@ -147,6 +158,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
             max_payload: DEFAULT_MAX_PAYLOAD,
             stop_deadline: DEFAULT_STOP_DEADLINE,
             auto_migrate: false,
+            stats_interval: DEFAULT_STATS_INTERVAL,
+            time: TimeSource::Clock,
             queues: Vec::new(),
             misplaced: None,
         }
@@ -231,6 +244,19 @@ impl<DB: Backend> OutboxBuilder<DB> {
         self
     }
 
+    /// How often to log how each queue is doing. Default 1 min.
+    pub fn stats_interval(mut self, interval: Duration) -> Self {
+        self.stats_interval = interval;
+        self
+    }
+
+    /// Lets a test step the database's clock: see [`testing::step_clock`](crate::testing::step_clock).
+    #[cfg(feature = "testing")]
+    pub fn movable_clock(mut self) -> Self {
+        self.time = TimeSource::MovedClock;
+        self
+    }
+
     /// Adds a queue; say next who handles it.
     pub fn queue(self, name: impl Into<String>, partitions: Partitions) -> QueueBuilder<DB> {
         QueueBuilder {
@@ -254,6 +280,16 @@ impl<DB: Backend> OutboxBuilder<DB> {
         match self.queues.last_mut() {
             Some(queue) => queue.max_attempts = Some(attempts),
             None => self.misplaced = Some("max_attempts"),
+        }
+        self
+    }
+
+    /// Lets a handler of the last queue take up to `longest`, longer than its lease: a leased handler's
+    /// lease is renewed meanwhile. A process that dies is still replaced when its lease runs out.
+    pub fn renew_up_to(mut self, longest: Duration) -> Self {
+        match self.queues.last_mut() {
+            Some(queue) => queue.renew_up_to = Some(longest),
+            None => self.misplaced = Some("renew_up_to"),
         }
         self
     }
@@ -285,6 +321,10 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 "at least 1 shared",
             ));
         }
+        if self.stats_interval.is_zero() {
+            let (field, value) = ("stats_interval", self.stats_interval);
+            return Err(OutboxError::config(field, value, "longer than 0"));
+        }
         let profile = self.resolved_profile();
         for tuning in [
             profile.sequencer,
@@ -300,6 +340,12 @@ impl<DB: Backend> OutboxBuilder<DB> {
             if queue.max_attempts == Some(0) {
                 return Err(OutboxError::config("max_attempts", 0, "at least 1"));
             }
+            if let Some(longest) = queue.renew_up_to
+                && longest < queue.lease.duration
+            {
+                let allowed = format!("at least lease.duration, {:?}", queue.lease.duration);
+                return Err(OutboxError::config("renew_up_to", longest, allowed));
+            }
             if self.queues[..index]
                 .iter()
                 .any(|earlier| earlier.name == queue.name)
@@ -312,6 +358,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
     /// Checks the configuration and the schema, registers the queues and starts the workers.
     pub async fn start(mut self) -> Result<OutboxHandle<DB>, OutboxError> {
+        let engine = self.prepare().await?;
+        let workers = self.spawn(&engine);
+        Ok(OutboxHandle::new(Outbox { engine }, workers))
+    }
+
+    /// Everything but the workers.
+    pub(crate) async fn prepare(&mut self) -> Result<Arc<Engine<DB>>, OutboxError> {
         self.validate()?;
         let prefix: TablePrefix = self.table_prefix.parse()?;
         let profile = self.resolved_profile();
@@ -322,11 +375,18 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
         let store = Store {
             pool: self.pool.clone(),
-            sql: DB::statements(&prefix),
+            sql: DB::statements(&prefix, self.time),
+            prefix,
             explicit_isolation: DB::needs_explicit_isolation(&self.pool).await?,
         };
         if self.auto_migrate {
             DB::migrate_up(&store).await?;
+        }
+        if self.time == TimeSource::MovedClock {
+            let table = store.prefix.fill("{prefix}clock");
+            let clock =
+                format!("CREATE TABLE IF NOT EXISTS {table} (moved_millis BIGINT NOT NULL)");
+            DB::execute(&mut *store.pool.acquire().await?, AssertSqlSafe(clock)).await?;
         }
         let version = DB::schema_version(&store).await?;
         if version != crate::backend::SCHEMA_VERSION {
@@ -346,6 +406,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 handler: config.handler,
                 lease: config.lease,
                 max_attempts: config.max_attempts,
+                renew_up_to: config.renew_up_to,
             };
             queues.insert(config.name, Arc::new(queue));
         }
@@ -354,10 +415,11 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .filter(|queue: &&Arc<Queue<DB>>| queue.handler.is_some())
             .flat_map(|queue| queue.partition_ids.iter().map(|id| (*id, Desk::default())))
             .collect();
-        let engine = Arc::new(Engine {
+        Ok(Arc::new(Engine {
             store,
             queues,
             incarnation: Incarnation(uuid::Uuid::now_v7().to_string()),
+            clock: Clock::default(),
             max_payload: self.max_payload,
             sequencer,
             profile,
@@ -369,9 +431,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             settled: Mutex::default(),
             vacuum_bell: Arc::new(Notify::new()),
             herald_bell: Arc::new(Notify::new()),
-        });
-        let workers = self.spawn(&engine);
-        Ok(OutboxHandle::new(Outbox { engine }, workers))
+        }))
     }
 
     /// The one place that spawns workers.
@@ -409,9 +469,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 .pacing(profile.sequencer)
                 .bulkhead(bulkhead("sequencer", limit))
                 .listener(TracingListener)
-                .build(Sequencer {
-                    engine: Arc::clone(engine),
-                });
+                .build(Sequencer::new(Arc::clone(engine)));
             workers.spawn("sequencer", worker.run());
         }
 
@@ -462,6 +520,16 @@ impl<DB: Backend> OutboxBuilder<DB> {
             });
         workers.spawn("reconciler", worker.run());
 
+        let (poll, _) = poker(self.stats_interval, cancel.clone());
+        let worker = WorkerBuilder::new("stats", cancel.clone())
+            .notifier(poll)
+            .listener(TracingListener)
+            .build(Stats {
+                engine: Arc::clone(engine),
+                patience: Patience::default(),
+            });
+        workers.spawn("stats", worker.run());
+
         let (beat, _) = poker(Duration::from_secs(1), cancel.clone());
         beat.notify_one();
         let worker = WorkerBuilder::new("keeper", cancel.clone())
@@ -476,6 +544,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 .listener(TracingListener)
                 .build(Herald {
                     engine: Arc::clone(engine),
+                    patience: Patience::default(),
                 });
             workers.spawn("herald", worker.run());
             // Asks again after a lost connection, for nobody would ring it.
@@ -488,6 +557,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 .build(Listener {
                     engine: Arc::clone(engine),
                     connection: None,
+                    patience: Patience::default(),
                 });
             workers.spawn("listener", worker.run());
         }

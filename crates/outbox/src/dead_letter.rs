@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{Backend, Conclusion, PartitionId};
+use crate::engine::millis;
 use crate::error::OutboxError;
 use crate::message::{EnqueueMessage, OutboxMessageId};
 use crate::outbox::Outbox;
@@ -201,8 +202,7 @@ impl<DB: Backend> Outbox<DB> {
         deadline: Duration,
     ) -> Result<Vec<DeadLetter>, OutboxError> {
         let token = uuid::Uuid::new_v4().to_string();
-        let millis = i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX / 4);
-        DB::replay_dead_letters(&self.engine.store, filter, &token, millis).await
+        DB::replay_dead_letters(&self.engine.store, filter, &token, millis(deadline)).await
     }
 
     /// Says that claimed dead letters were handled. Answers how many: those whose claim ran out and

@@ -3,12 +3,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Store};
+use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
+use crate::error::OutboxError;
 use crate::handler::Handler;
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
@@ -25,12 +28,35 @@ pub(crate) struct Queue<DB: Backend> {
     pub(crate) handler: Option<Handler<DB>>,
     pub(crate) lease: LeaseConfig,
     pub(crate) max_attempts: Option<u32>,
+    /// How long a handler may take while its lease is renewed; `None`: the lease's budget.
+    pub(crate) renew_up_to: Option<Duration>,
 }
 
 impl<DB: Backend> Queue<DB> {
-    pub(crate) fn lease_millis(&self) -> i64 {
-        i64::try_from(self.lease.duration.as_millis()).unwrap_or(i64::MAX / 4)
+    /// The database's number of a partition, or a refusal.
+    pub(crate) fn partition_id(&self, partition: u32) -> Result<PartitionId, OutboxError> {
+        let id = self.partition_ids.get(partition as usize).copied();
+        id.ok_or_else(|| OutboxError::PartitionOutOfRange {
+            queue: self.name.to_string(),
+            partition,
+            max: u32::from(self.partitions.count()) - 1,
+        })
     }
+
+    pub(crate) fn lease_millis(&self) -> i64 {
+        millis(self.lease.duration)
+    }
+
+    /// How long a handler may take, counted from before its lease was renewed.
+    pub(crate) fn handler_budget(&self) -> Duration {
+        self.renew_up_to
+            .unwrap_or_else(|| self.lease.handler_budget())
+    }
+}
+
+/// A duration as the database knows it.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
 /// What is known in this process of one partition it has a handler for.
@@ -46,8 +72,10 @@ pub(crate) struct Desk {
 pub(crate) struct Note {
     /// The lease the processor holds.
     pub(crate) lease: Option<Lease>,
-    /// Whether a handler runs under it: then nobody else renews it.
+    /// Whether a handler runs under it: then nobody else renews it, unless `renew_until` allows it.
     pub(crate) handling: bool,
+    /// Until when the lease is renewed although a handler runs under it.
+    pub(crate) renew_until: Option<Instant>,
     /// Whether this process should hold the partition.
     pub(crate) ours: bool,
     /// Whether the processor may claim although the partition is not ours, or although the lease has
@@ -62,6 +90,14 @@ pub(crate) enum ClaimPermit {
     Unclaimed,
     /// The holder gave no sign of life for a whole lease on our own clock.
     Stale(Pulse),
+}
+
+impl Note {
+    /// The lease, if it should be renewed at this time.
+    pub(crate) fn renewable(&self, now: Instant) -> Option<Lease> {
+        let allowed = !self.handling || self.renew_until.is_some_and(|until| now < until);
+        self.lease.filter(|_| allowed)
+    }
 }
 
 impl Desk {
@@ -81,6 +117,7 @@ pub(crate) struct Engine<DB: Backend> {
     pub(crate) store: Store<DB>,
     pub(crate) queues: HashMap<String, Arc<Queue<DB>>>,
     pub(crate) incarnation: Incarnation,
+    pub(crate) clock: Clock,
     pub(crate) max_payload: usize,
     pub(crate) sequencer: SequencerConfig,
     pub(crate) profile: OutboxProfile,
@@ -112,7 +149,7 @@ impl<DB: Backend> Engine<DB> {
 
     /// Committed work was seen in these partitions.
     pub(crate) fn mark(&self, partitions: impl IntoIterator<Item = PartitionId>) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let mut schedule = lock(&self.schedule);
         for partition_id in partitions {
             schedule.mark(partition_id, now);

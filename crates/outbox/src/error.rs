@@ -121,12 +121,49 @@ pub enum OutboxError {
         partition_id: i64,
     },
 
+    /// The partition was taken over by somebody else; nothing was written.
+    #[error("partition {partition_id} was taken over by somebody else: look at it again")]
+    LeaseLost {
+        /// The partition.
+        partition_id: i64,
+    },
+
+    /// Somebody is at work in the partition and did not let go of it in time.
+    #[error(
+        "partition {partition} of queue {queue:?} is in the middle of a transaction: try again when \
+         its handler has come to its end"
+    )]
+    PartitionBusy {
+        /// The queue.
+        queue: String,
+        /// The partition.
+        partition: u32,
+    },
+
+    /// The database did not answer: it is overloaded, or the connection was cut off without a word.
+    #[error("the database did not answer within {after:?}")]
+    NoAnswer {
+        /// How long was waited.
+        after: std::time::Duration,
+    },
+
     /// The database said no, or could not be reached.
     #[error("database: {0}")]
     Database(#[from] sqlx::Error),
 }
 
 impl OutboxError {
+    /// Whether the same call may succeed later: after a deadlock, a lock timeout, a lost connection, a
+    /// restart of the server. Decided by the database's error codes, never by their text. A
+    /// transaction in which such an error happened must be run again from its beginning.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Database(error) => crate::backend::is_retryable(error),
+            Self::LeaseLost { .. } | Self::PartitionBusy { .. } | Self::NoAnswer { .. } => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn config(
         field: &'static str,
         value: impl std::fmt::Debug,

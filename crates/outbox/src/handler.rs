@@ -99,16 +99,21 @@ where
 /// A handler whose type is forgotten.
 pub(crate) enum Handler<DB: Database> {
     Leased(Box<dyn DynLeased>),
-    TransactionalBatch(Box<dyn DynTransactional<DB>>),
-    TransactionalMessage(Box<dyn DynTransactionalMessage<DB>>),
+    Transactional(Transactional<DB>),
+}
+
+/// A transactional handler whose type is forgotten.
+pub(crate) enum Transactional<DB: Database> {
+    Batch(Box<dyn DynTransactional<DB>>),
+    Message(Box<dyn DynTransactionalMessage<DB>>),
 }
 
 impl<DB: Database> std::fmt::Debug for Handler<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Leased(_) => "Leased",
-            Self::TransactionalBatch(_) => "TransactionalBatch",
-            Self::TransactionalMessage(_) => "TransactionalMessage",
+            Self::Transactional(Transactional::Batch(_)) => "TransactionalBatch",
+            Self::Transactional(Transactional::Message(_)) => "TransactionalMessage",
         })
     }
 }

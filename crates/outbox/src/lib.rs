@@ -44,10 +44,22 @@
 //! | `postgres` | PostgreSQL 13 and later |
 //! | `mysql` | MySQL 8.0 and later, MariaDB 10.6 and later |
 //! | `sqlite` | SQLite 3.35 and later, embedded |
+//! | `testing` | [`testing`]: the pipeline step by step, for your tests |
+
+#![cfg_attr(
+    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    expect(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "without a database nobody uses it"
+    )
+)]
 
 mod backend;
 mod batch;
 mod builder;
+mod clock;
 mod config;
 mod dead_letter;
 mod engine;
@@ -58,9 +70,14 @@ mod message;
 mod operator;
 mod outbox;
 mod partition_mode;
+mod patience;
 mod pipeline;
 mod queue;
 mod schedule;
+mod schema;
+mod stats;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tuning;
 mod workers;
 
@@ -82,5 +99,7 @@ pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
 pub use outbox::Outbox;
 pub use partition_mode::{PartitionMode, PartitionModeState};
 pub use queue::{Partitions, QueueName};
+pub use schema::Schema;
+pub use stats::PartitionStats;
 pub use tuning::{OutboxProfile, WorkerTuning};
 pub use workers::processor::ProcessorReport;

@@ -1,11 +1,26 @@
-//! What an operator does to a running outbox: pause, resume, repair. Dead letters have a file of their
+//! What an operator does to a running outbox: pause, resume, skip, repair. Dead letters have a file of their
 //! own.
 
-use crate::backend::Backend;
-use crate::error::OutboxError;
-use crate::outbox::Outbox;
+use std::time::Duration;
 
-/// Pausing, and repair.
+use tokio::time::Instant;
+
+use crate::backend::{
+    Advance, Backend, Burial, Incarnation, Lease, PartitionId, ReadLimit, Settlement,
+};
+use crate::engine::millis;
+use crate::error::OutboxError;
+use crate::message::OutboxMessageId;
+use crate::outbox::Outbox;
+use crate::pipeline::deliver::storable;
+use crate::stats::PartitionStats;
+
+/// How long an operator tries to take a partition from its holder, and keeps it at most.
+const SEIZE: Duration = Duration::from_secs(5);
+/// How soon it is tried again.
+const SEIZE_AGAIN: Duration = Duration::from_millis(20);
+
+/// Pausing, skipping, and repair.
 impl<DB: Backend> Outbox<DB> {
     /// Stops deliveries of a queue, or of one of its partitions, in every process, after the batch
     /// in hand. Enqueuing goes on.
@@ -21,6 +36,92 @@ impl<DB: Backend> Outbox<DB> {
             self.engine.ring(*partition_id);
         }
         Ok(())
+    }
+
+    /// Puts the first message of a partition that is not settled into the dead letters, whatever its
+    /// handler is doing with it, and answers which it was; `None` when nothing waits. The partition
+    /// may be paused, and stays so.
+    ///
+    /// The lease is taken away from its holder, who then settles nothing. Only a transactional handler
+    /// in the middle of its transaction cannot be interrupted: after 5 s that is
+    /// [`OutboxError::PartitionBusy`].
+    pub async fn skip(
+        &self,
+        queue: &str,
+        partition: u32,
+        reason: &str,
+    ) -> Result<Option<OutboxMessageId>, OutboxError> {
+        let partition_id = self.queue(queue)?.partition_id(partition)?;
+        let lease = self.seize(queue, partition, partition_id).await?;
+        let skipped = self.bury_head(lease, reason).await;
+        DB::release(&self.engine.store, &[lease]).await?;
+        self.engine.note_settled(partition_id);
+        self.engine.note_sequenced(partition_id);
+        skipped
+    }
+
+    /// Takes the lease from whoever holds it.
+    async fn seize(
+        &self,
+        queue: &str,
+        partition: u32,
+        partition_id: PartitionId,
+    ) -> Result<Lease, OutboxError> {
+        // Not this process's own incarnation: its processor is a holder like any other.
+        let operator = Incarnation(format!("operator-{}", uuid::Uuid::now_v7()));
+        let store = &self.engine.store;
+        let until = Instant::now() + SEIZE;
+        loop {
+            let stats = DB::stats(store, &[partition_id]).await?;
+            let pulse = stats.first().map(PartitionStats::pulse);
+            let claimed = DB::claim(store, partition_id, &operator, millis(SEIZE), pulse).await?;
+            if let Some(claimed) = claimed {
+                return Ok(claimed.lease);
+            }
+            // It was renewed between the two statements, or a transaction has it.
+            if Instant::now() >= until {
+                return Err(OutboxError::PartitionBusy {
+                    queue: queue.to_owned(),
+                    partition,
+                });
+            }
+            tokio::time::sleep(SEIZE_AGAIN).await;
+        }
+    }
+
+    async fn bury_head(
+        &self,
+        lease: Lease,
+        reason: &str,
+    ) -> Result<Option<OutboxMessageId>, OutboxError> {
+        let store = &self.engine.store;
+        let limit = ReadLimit {
+            despite_pause: true,
+            ..ReadLimit::ONE
+        };
+        let head = match DB::advance_alone(store, lease, None, limit).await? {
+            Advance::Held(head) => head,
+            Advance::Lost => return Err(lost(lease)),
+        };
+        let Some(first) = head.messages.first() else {
+            return Ok(None);
+        };
+        let settlement = Settlement {
+            cursor: first.seq,
+            cursor_id: Some(first.id),
+            attempts: 0,
+            last_error: None,
+            dead_letters: vec![Burial {
+                id: first.id,
+                seq: first.seq,
+                attempts: head.attempts,
+                reason: storable(reason),
+            }],
+        };
+        match DB::advance_alone(store, lease, Some(&settlement), ReadLimit::NOTHING).await? {
+            Advance::Held(_) => Ok(Some(first.id)),
+            Advance::Lost => Err(lost(lease)),
+        }
     }
 
     /// Makes the outbox usable again after its database was restored from a dump or failed over
@@ -47,15 +148,15 @@ impl<DB: Backend> Outbox<DB> {
         let registered = self.queue(queue)?;
         let partition_id = match partition {
             None => None,
-            Some(partition) => {
-                let id = registered.partition_ids.get(partition as usize).copied();
-                Some(id.ok_or_else(|| OutboxError::PartitionOutOfRange {
-                    queue: queue.to_owned(),
-                    partition,
-                    max: u32::from(registered.partitions.count()) - 1,
-                })?)
-            }
+            Some(partition) => Some(registered.partition_id(partition)?),
         };
         DB::pause(&self.engine.store, queue, partition_id, paused).await
+    }
+}
+
+/// Another operator took the partition from this one.
+fn lost(lease: Lease) -> OutboxError {
+    OutboxError::LeaseLost {
+        partition_id: lease.partition_id.0,
     }
 }

@@ -7,4 +7,5 @@ pub(crate) mod processor;
 pub(crate) mod reconciler;
 pub(crate) mod scout;
 pub(crate) mod sequencer;
+pub(crate) mod stats;
 pub(crate) mod vacuum;

@@ -1,5 +1,5 @@
 //! The conformance suite, and what is special here, on MySQL.
-#![cfg(feature = "mysql")]
+#![cfg(all(feature = "testing", feature = "mysql"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod conformance;

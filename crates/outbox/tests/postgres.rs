@@ -1,5 +1,5 @@
 //! The conformance suite on PostgreSQL, and what only PostgreSQL can do.
-#![cfg(feature = "postgres")]
+#![cfg(all(feature = "testing", feature = "postgres"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod conformance;

@@ -1,5 +1,5 @@
 //! The conformance suite on SQLite.
-#![cfg(feature = "sqlite")]
+#![cfg(all(feature = "testing", feature = "sqlite"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod conformance;

@@ -52,6 +52,7 @@ macro_rules! survey {
                 epoch: crate::backend::Epoch(row.try_get("epoch")?),
                 renewals: row.try_get("renewals")?,
             },
+            lease_millis: row.try_get("lease_millis")?,
             expired: row.try_get("expired")?,
         })
     }};
@@ -75,7 +76,48 @@ macro_rules! stored_message {
 }
 pub(crate) use stored_message;
 
+/// Reads a message that is not settled, and its partition, from a row of any database. Its place is
+/// not known.
+macro_rules! unsettled_message {
+    ($row:expr) => {{
+        let row = $row;
+        let partition = u32::try_from(row.try_get::<i32, _>("partition")?).unwrap_or(0);
+        Ok((
+            partition,
+            crate::backend::decode::stored_message!(&row, row.try_get("id")?, 0),
+        ))
+    }};
+}
+pub(crate) use unsettled_message;
+
+/// Reads [`PartitionStats`](crate::stats::PartitionStats) from a row of any database.
+macro_rules! partition_stats {
+    ($row:expr) => {{
+        let row = $row;
+        let head_created_at: Option<i64> = row.try_get("head_created_at")?;
+        let dead_letters: i64 = row.try_get("dead_letters")?;
+        Ok(crate::stats::PartitionStats {
+            queue: row.try_get("queue")?,
+            partition: u32::try_from(row.try_get::<i32, _>("partition")?).unwrap_or(0),
+            partition_id: row.try_get("partition_id")?,
+            last_seq: row.try_get("last_seq")?,
+            processed_seq: row.try_get("processed_seq")?,
+            unsequenced: row.try_get("unsequenced")?,
+            head_created_at: head_created_at.map(crate::message::time_of),
+            attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
+            last_error: row.try_get("last_error")?,
+            paused: row.try_get("paused")?,
+            holder: row.try_get("holder")?,
+            epoch: row.try_get("epoch")?,
+            renewals: row.try_get("renewals")?,
+            dead_letters: u64::try_from(dead_letters).unwrap_or(0),
+        })
+    }};
+}
+pub(crate) use partition_stats;
+
 /// Reads a [`Process`](super::Process) from a row of any database.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 macro_rules! process {
     ($row:expr) => {{
         let row = $row;
@@ -86,6 +128,7 @@ macro_rules! process {
         })
     }};
 }
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
 /// The queues of a process as they are stored. Whatever cannot be read is not handled.

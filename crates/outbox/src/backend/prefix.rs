@@ -40,6 +40,13 @@ impl FromStr for TablePrefix {
     }
 }
 
+impl TablePrefix {
+    /// A template with this prefix filled in.
+    pub(crate) fn fill(&self, template: &str) -> String {
+        template.replace("{prefix}", &self.0)
+    }
+}
+
 impl fmt::Display for TablePrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -54,19 +61,18 @@ macro_rules! statements {
         #[derive(Debug)]
         pub struct Statements {
             $(pub(super) $verb: std::sync::Arc<str>,)*
-            pub(super) prefix: crate::backend::TablePrefix,
         }
 
         impl Statements {
-            pub(super) fn new(prefix: &crate::backend::TablePrefix) -> Self {
+            pub(super) fn new(
+                prefix: &crate::backend::TablePrefix,
+                time: crate::backend::TimeSource,
+            ) -> Self {
+                let now = time.expression(NOW);
+                let fill = |template: &str| prefix.fill(&template.replace("{now}", &now)).into();
                 Self {
-                    $($verb: Self::fill(include_str!(concat!("sql/", stringify!($verb), ".sql")), prefix),)*
-                    prefix: prefix.clone(),
+                    $($verb: fill(include_str!(concat!("sql/", stringify!($verb), ".sql"))),)*
                 }
-            }
-
-            pub(super) fn fill(template: &str, prefix: &crate::backend::TablePrefix) -> std::sync::Arc<str> {
-                template.replace("{now}", NOW).replace("{prefix}", &prefix.to_string()).into()
             }
         }
     };

@@ -6,10 +6,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use futures_util::future::BoxFuture;
-use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
+use super::OwnConnection;
 use crate::error::OutboxError;
 
 /// What is done to a connection before it goes back to the pool.
@@ -18,20 +18,18 @@ pub(crate) type Restore<DB> =
 
 /// An open transaction on a connection of the pool.
 pub struct OwnTransaction<DB: Database> {
-    connection: PoolConnection<DB>,
+    connection: OwnConnection<DB>,
     restore: Option<Restore<DB>>,
-    open: bool,
 }
 
 impl<DB: Database> OwnTransaction<DB> {
     pub(crate) async fn begin(pool: &Pool<DB>, statement: SqlStr) -> Result<Self, OutboxError> {
-        let mut own = Self {
-            connection: pool.acquire().await?,
+        let mut connection = OwnConnection::acquire(pool).await?;
+        DB::TransactionManager::begin(&mut connection, Some(statement)).await?;
+        Ok(Self {
+            connection,
             restore: None,
-            open: true,
-        };
-        DB::TransactionManager::begin(&mut own.connection, Some(statement)).await?;
-        Ok(own)
+        })
     }
 
     /// For a transaction whose beginning changed the session: undoes that after its end.
@@ -54,19 +52,23 @@ impl<DB: Database> OwnTransaction<DB> {
     }
 
     /// The transaction has ended, whatever comes now: a session that cannot be restored is closed.
-    async fn give_back(&mut self) {
+    async fn give_back(mut self) {
         let restored = match self.restore {
             Some(restore) => restore(&mut self.connection).await.is_ok(),
             None => true,
         };
-        self.open = !restored;
+        if restored {
+            self.connection.give_back();
+        }
     }
 }
 
 impl<DB: Database> fmt::Debug for OwnTransaction<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("OwnTransaction");
-        fields.field("open", &self.open).finish_non_exhaustive()
+        fields
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,13 +83,5 @@ impl<DB: Database> Deref for OwnTransaction<DB> {
 impl<DB: Database> DerefMut for OwnTransaction<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
         &mut self.connection
-    }
-}
-
-impl<DB: Database> Drop for OwnTransaction<DB> {
-    fn drop(&mut self) {
-        if self.open {
-            self.connection.close_on_drop();
-        }
     }
 }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::error::OutboxError;
+use crate::patience::Patience;
 
 /// Signals that come closer together than this are sent as one.
 const COALESCE: Duration = Duration::from_millis(2);
@@ -19,6 +20,7 @@ const COALESCE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Herald<DB: Backend> {
     pub(crate) engine: Arc<Engine<DB>>,
+    pub(crate) patience: Patience,
 }
 
 impl<DB: Backend> WorkerAction for Herald<DB> {
@@ -26,7 +28,7 @@ impl<DB: Backend> WorkerAction for Herald<DB> {
     type Error = OutboxError;
 
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
-        DB::signal(&self.engine.store).await?;
+        self.patience.hear(DB::signal(&self.engine.store)).await?;
         // What is announced during this pause is remembered by the bell and sent at its end.
         tokio::time::sleep(COALESCE).await;
         Ok(Directive::idle())
@@ -37,6 +39,7 @@ impl<DB: Backend> WorkerAction for Herald<DB> {
 pub(crate) struct Listener<DB: Backend> {
     pub(crate) engine: Arc<Engine<DB>>,
     pub(crate) connection: Option<DB::Listener>,
+    pub(crate) patience: Patience,
 }
 
 impl<DB: Backend> WorkerAction for Listener<DB> {
@@ -47,7 +50,7 @@ impl<DB: Backend> WorkerAction for Listener<DB> {
         // Taken out first: after an error, or a panic, it is made anew.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => DB::listen(&self.engine.store).await?,
+            None => self.patience.hear(DB::listen(&self.engine.store)).await?,
         };
         // Before the first signal too: nobody knows what was missed while not listening.
         self.engine.scout_bell.notify_one();

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, Incarnation, Lease, PartitionId, Process};
 use crate::engine::Engine;
 use crate::error::OutboxError;
+use crate::patience::Patience;
 
 /// How often a process says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -22,6 +23,7 @@ pub(crate) struct Keeper<DB: Backend> {
     engine: Arc<Engine<DB>>,
     process: Process,
     interval: Duration,
+    patience: Patience,
 }
 
 impl<DB: Backend> Keeper<DB> {
@@ -46,32 +48,29 @@ impl<DB: Backend> Keeper<DB> {
             engine,
             process,
             interval: interval.min(HEARTBEAT),
+            patience: Patience::default(),
         }
     }
 
-    /// Renews what is held while no handler runs: those that are idle, back off or wait.
-    async fn renew(&self) -> Result<(), OutboxError> {
-        for queue in self.engine.queues.values() {
-            let leases: Vec<Lease> = queue
-                .partition_ids
-                .iter()
-                .filter_map(|id| self.engine.desks.get(id))
-                .filter_map(|desk| {
-                    let note = desk.note();
-                    note.lease.filter(|_| !note.handling)
-                })
-                .collect();
-            if leases.is_empty() {
-                continue;
-            }
-            let renewed = DB::renew(&self.engine.store, &leases, queue.lease_millis()).await?;
-            for lost in leases
-                .iter()
-                .filter(|lease| !renewed.contains(&lease.partition_id))
-            {
-                // The processor finds out by itself; it only has to look.
-                self.engine.ring(lost.partition_id);
-            }
+    /// Renews what is held while no handler runs, those that are idle, back off or wait, and what is
+    /// held by handlers that may take longer than their lease.
+    async fn renew(&mut self) -> Result<(), OutboxError> {
+        let now = self.engine.clock.now();
+        let desks = self.engine.desks.values();
+        let leases: Vec<Lease> = desks
+            .filter_map(|desk| desk.note().renewable(now))
+            .collect();
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let renew = DB::renew(&self.engine.store, &leases);
+        let renewed = self.patience.hear(renew).await?;
+        for lost in leases
+            .iter()
+            .filter(|lease| !renewed.contains(&lease.partition_id))
+        {
+            // The processor finds out by itself; it only has to look.
+            self.engine.ring(lost.partition_id);
         }
         Ok(())
     }
@@ -122,9 +121,12 @@ impl<DB: Backend> WorkerAction for Keeper<DB> {
     type Error = OutboxError;
 
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
-        self.renew().await?;
-        let alive = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS).await?;
+        // A lease that cannot be renewed is no reason to be taken for dead.
+        let renewed = self.renew().await;
+        let announce = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS);
+        let alive = self.patience.hear(announce).await?;
         self.settle_ownership(&alive);
+        renewed?;
         Ok(Directive::sleep(self.interval))
     }
 }

@@ -1,6 +1,7 @@
 //! One partition's processor: takes the lease, reads, hands to the handler, settles, and decides when
 //! to go on. One per partition and process; the lease decides which of them works.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{
     Advance, Backend, Claimed, Head, Lease, PartitionId, ReadLimit, Settlement, StoredMessage,
 };
-use crate::engine::{ClaimPermit, Desk, Engine, Queue};
+use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
 use crate::error::OutboxError;
-use crate::handler::{DynLeased, Handler, HandlerResult};
+use crate::handler::{DynLeased, Handler, HandlerResult, Transactional};
 use crate::message::{OutboxMessage, decoded_headers, time_of};
 use crate::partition_mode::PartitionMode;
+use crate::patience::answer_within;
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
 use crate::pipeline::settle::settlement;
 
@@ -135,7 +137,8 @@ impl<DB: Backend> Processor<DB> {
         };
         let store = &self.engine.store;
         let (holder, lease_millis) = (&self.engine.incarnation, self.queue.lease_millis());
-        let claimed = DB::claim(store, self.partition_id, holder, lease_millis, stale).await?;
+        let claim = DB::claim(store, self.partition_id, holder, lease_millis, stale);
+        let claimed = self.heard(claim).await?;
         let held = claimed.map(|Claimed { lease, abandoned }| Held {
             lease,
             careful: abandoned,
@@ -151,7 +154,8 @@ impl<DB: Backend> Processor<DB> {
 
     async fn release(&mut self) -> Result<(), OutboxError> {
         if let Some(held) = self.held {
-            DB::release(&self.engine.store, &[held.lease]).await?;
+            self.heard(DB::release(&self.engine.store, &[held.lease]))
+                .await?;
             self.hold(None);
         }
         Ok(())
@@ -164,11 +168,11 @@ impl<DB: Backend> Processor<DB> {
         if ours { Ok(()) } else { self.release().await }
     }
 
-    async fn drain(
+    pub(crate) async fn drain(
         &mut self,
         cancel: &CancellationToken,
     ) -> Result<Directive<ProcessorReport>, OutboxError> {
-        let started = Instant::now();
+        let started = self.engine.clock.now();
         let mut report = ProcessorReport {
             partition_id: self.partition_id.0,
             messages_processed: 0,
@@ -194,9 +198,9 @@ impl<DB: Backend> Processor<DB> {
                 self.release().await?;
                 return Ok(Directive::Idle(report));
             }
-            self.desk().note().handling = true;
+            self.note_handling(true);
             let step = self.step(held).await;
-            self.desk().note().handling = false;
+            self.note_handling(false);
             match step? {
                 Step::Nothing => {
                     self.rest().await?;
@@ -213,7 +217,7 @@ impl<DB: Backend> Processor<DB> {
                     report.handler_result = result;
                     if matches!(report.handler_result, HandlerResult::Retry { .. }) {
                         let backoff = self.backoff();
-                        self.resume_at = Some(Instant::now() + backoff);
+                        self.resume_at = Some(self.engine.clock.now() + backoff);
                         return Ok(Directive::Sleep(backoff, report));
                     }
                     if !full && report.handler_result == HandlerResult::Success {
@@ -222,7 +226,7 @@ impl<DB: Backend> Processor<DB> {
                     }
                 }
             }
-            if started.elapsed() >= DRAIN {
+            if self.engine.clock.now() - started >= DRAIN {
                 return Ok(Directive::Proceed(report));
             }
         }
@@ -246,7 +250,7 @@ impl<DB: Backend> Processor<DB> {
         match &queue.handler {
             None => Ok(Step::Nothing),
             Some(Handler::Leased(handler)) => self.leased(handler.as_ref(), held).await,
-            Some(handler) => self.transactional(handler, held).await,
+            Some(Handler::Transactional(handler)) => self.transactional(handler, held).await,
         }
     }
 
@@ -296,9 +300,7 @@ impl<DB: Backend> Processor<DB> {
         let mut rest = Duration::from_millis(5);
         loop {
             match self.advance(lease, Some(settlement), limit).await {
-                Err(OutboxError::Database(error))
-                    if DB::is_retryable(&error) && Instant::now() + rest < until =>
-                {
+                Err(error) if error.is_retryable() && Instant::now() + rest < until => {
                     let partition_id = self.partition_id.0;
                     tracing::info!(partition_id, %error, "settling failed and is tried again");
                     tokio::time::sleep(rest).await;
@@ -374,47 +376,45 @@ impl<DB: Backend> Processor<DB> {
 
     async fn transactional(
         &mut self,
-        handler: &Handler<DB>,
+        handler: &Transactional<DB>,
         held: Held,
     ) -> Result<Step, OutboxError> {
         let (limit, deadline) = (self.limit(), self.deadline());
-        let orphan_millis = self.queue.lease_millis();
-        let mut transaction = DB::begin(&self.engine.store, Some(orphan_millis)).await?;
         let engine = Arc::clone(&self.engine);
-        let sql = &engine.store.sql;
-        let lease_millis = self.queue.lease_millis();
-        let advance =
-            DB::advance(sql, &mut transaction, held.lease, lease_millis, None, limit).await?;
-        let Advance::Held(head) = advance else {
-            transaction.roll_back().await?;
-            return Ok(Step::Lost);
+        let (sql, lease) = (&engine.store.sql, held.lease);
+        let orphan_millis = millis(self.queue.handler_budget() + self.queue.lease.headroom);
+        let opened = self.heard(async {
+            let mut transaction = DB::begin(&engine.store, Some(orphan_millis)).await?;
+            let head = DB::advance(sql, &mut transaction, lease, None, limit).await?;
+            Ok((transaction, head))
+        });
+        let (mut transaction, head) = match opened.await? {
+            (transaction, Advance::Held(head)) => (transaction, head),
+            (transaction, Advance::Lost) => {
+                self.heard(transaction.roll_back()).await?;
+                return Ok(Step::Lost);
+            }
         };
         let messages = self.messages(held, &head);
         if messages.is_empty() {
-            transaction.commit().await?;
+            self.heard(transaction.commit()).await?;
             return Ok(Step::Nothing);
         }
-        let delivered = match handler {
-            Handler::TransactionalBatch(handler) => {
-                deliver::transactional_batch(
-                    handler.as_ref(),
-                    &mut transaction,
-                    &messages,
-                    deadline,
-                )
-                .await
-            }
-            Handler::TransactionalMessage(handler) => {
-                deliver::transactional_messages(
-                    handler.as_ref(),
-                    &mut transaction,
-                    &messages,
-                    deadline,
-                )
-                .await
-            }
-            Handler::Leased(_) => return Ok(Step::Nothing),
-        };
+        // The handler has its own deadline; this one is for a savepoint that is never answered.
+        let patience = self.queue.handler_budget() + self.queue.lease.duration;
+        let delivered = answer_within(patience, async {
+            let connection = &mut transaction;
+            Ok(match handler {
+                Transactional::Batch(handler) => {
+                    deliver::transactional_batch(&**handler, connection, &messages, deadline).await
+                }
+                Transactional::Message(handler) => {
+                    deliver::transactional_messages(&**handler, connection, &messages, deadline)
+                        .await
+                }
+            })
+        })
+        .await?;
         let delivery = match delivered {
             Ok(delivery) => delivery,
             Err(gone) => {
@@ -423,21 +423,20 @@ impl<DB: Backend> Processor<DB> {
             }
         };
         let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
-        let settled = DB::advance(
-            sql,
-            &mut transaction,
-            held.lease,
-            lease_millis,
-            Some(&settlement),
-            ReadLimit::NOTHING,
-        )
-        .await?;
-        if settled == Advance::Lost {
-            transaction.roll_back().await?;
-            return Ok(Step::Lost);
+        let settled = self.heard(async {
+            let (settlement, nothing) = (Some(&settlement), ReadLimit::NOTHING);
+            let settled = DB::advance(sql, &mut transaction, lease, settlement, nothing).await?;
+            if settled == Advance::Lost {
+                transaction.roll_back().await?;
+            } else {
+                transaction.commit().await?;
+            }
+            Ok(settled)
+        });
+        match settled.await? {
+            Advance::Lost => Ok(Step::Lost),
+            Advance::Held(_) => Ok(self.went_on(step)),
         }
-        transaction.commit().await?;
-        Ok(self.went_on(step))
     }
 
     /// Everything the batch wrote is undone, or out of our hands. The failure is charged to the head
@@ -543,12 +542,31 @@ impl<DB: Backend> Processor<DB> {
         ReadLimit {
             messages,
             bytes: MAX_BATCH_BYTES,
+            despite_pause: false,
         }
     }
 
     /// The budget counts from before the statement that renews the lease is sent.
     fn deadline(&self) -> Instant {
-        Instant::now() + self.queue.lease.handler_budget()
+        Instant::now() + self.queue.handler_budget()
+    }
+
+    /// Says whether a handler is at work, and how long its lease may be renewed meanwhile. Not under a
+    /// transaction: that holds the partition by itself.
+    fn note_handling(&self, handling: bool) {
+        let leased = matches!(self.queue.handler, Some(Handler::Leased(_)));
+        let renew_up_to = self.queue.renew_up_to.filter(|_| handling && leased);
+        let mut note = self.desk().note();
+        note.handling = handling;
+        note.renew_until = renew_up_to.map(|longest| self.engine.clock.now() + longest);
+    }
+
+    /// Waits for the database to answer for as long as a lease lasts: what comes later is of no use.
+    async fn heard<T>(
+        &self,
+        verb: impl Future<Output = Result<T, OutboxError>>,
+    ) -> Result<T, OutboxError> {
+        answer_within(self.queue.lease.duration, verb).await
     }
 
     async fn advance(
@@ -557,8 +575,8 @@ impl<DB: Backend> Processor<DB> {
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Result<Advance, OutboxError> {
-        let (store, millis) = (&self.engine.store, self.queue.lease_millis());
-        DB::advance_alone(store, lease, millis, settlement, limit).await
+        let advance = DB::advance_alone(&self.engine.store, lease, settlement, limit);
+        self.heard(advance).await
     }
 
     fn messages(&self, held: Held, head: &Head) -> Vec<OutboxMessage> {

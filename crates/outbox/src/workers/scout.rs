@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, PartitionId, Pulse, Survey};
 use crate::engine::{ClaimPermit, Engine, lock};
 use crate::error::OutboxError;
+use crate::patience::Patience;
 
 /// How often to look when nothing happens.
 const IDLE_PROBE: Duration = Duration::from_millis(80);
@@ -33,7 +34,7 @@ struct Sighting {
 pub(crate) struct Scout<DB: Backend> {
     engine: Arc<Engine<DB>>,
     partition_ids: Vec<PartitionId>,
-    leases: HashMap<PartitionId, Duration>,
+    patience: Patience,
     sightings: HashMap<PartitionId, Sighting>,
     probe: Duration,
     lost_contact: bool,
@@ -41,20 +42,10 @@ pub(crate) struct Scout<DB: Backend> {
 
 impl<DB: Backend> Scout<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
-        let leases = engine
-            .queues
-            .values()
-            .flat_map(|queue| {
-                queue
-                    .partition_ids
-                    .iter()
-                    .map(|id| (*id, queue.lease.duration))
-            })
-            .collect();
         Self {
             partition_ids: engine.partition_ids(),
             engine,
-            leases,
+            patience: Patience::default(),
             sightings: HashMap::new(),
             probe: IDLE_PROBE,
             lost_contact: false,
@@ -103,11 +94,7 @@ impl<DB: Backend> Scout<DB> {
             *seen = sighting;
         }
         let stood_still = now - seen.since;
-        let lease = self
-            .leases
-            .get(&survey.partition_id)
-            .copied()
-            .unwrap_or(UNCLAIMED);
+        let lease = Duration::from_millis(u64::try_from(survey.lease_millis).unwrap_or(0));
         let mut note = desk.note();
         note.permit = if free && stood_still >= UNCLAIMED {
             Some(ClaimPermit::Unclaimed)
@@ -130,7 +117,8 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
     type Error = OutboxError;
 
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
-        let surveys = match DB::survey(&self.engine.store, &self.partition_ids).await {
+        let survey = DB::survey(&self.engine.store, &self.partition_ids);
+        let surveys = match self.patience.hear(survey).await {
             Ok(surveys) => surveys,
             Err(error) => {
                 if !std::mem::replace(&mut self.lost_contact, true) {
@@ -142,7 +130,7 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
         let now = Instant::now();
         if std::mem::take(&mut self.lost_contact) {
             tracing::info!("the database answers again");
-            lock(&self.engine.schedule).end_rests(now);
+            lock(&self.engine.schedule).end_rests(self.engine.clock.now());
             for desk in self.engine.desks.values() {
                 desk.bell.notify_one();
             }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskward::{Directive, WorkerAction};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, PartitionId, Sequenced};
 use crate::engine::{Engine, lock};
 use crate::error::OutboxError;
+use crate::patience::Patience;
 use crate::schedule::Outcome;
 
 /// When another sequencer has the partition: it may have looked just before our message was there.
@@ -17,7 +17,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct Sequencer<DB: Backend> {
-    pub(crate) engine: Arc<Engine<DB>>,
+    engine: Arc<Engine<DB>>,
+    patience: Patience,
 }
 
 /// A partition taken from the schedule; goes back if the worker dies with it.
@@ -29,7 +30,8 @@ struct Taken<'a, DB: Backend> {
 
 impl<DB: Backend> Drop for Taken<'_, DB> {
     fn drop(&mut self) {
-        lock(&self.engine.schedule).done(self.partition_id, self.outcome, Instant::now());
+        let now = self.engine.clock.now();
+        lock(&self.engine.schedule).done(self.partition_id, self.outcome, now);
     }
 }
 
@@ -41,7 +43,7 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
     async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
         let mut sequenced = 0;
         for _ in 0..self.engine.sequencer.partition_batch_limit {
-            let partition_id = lock(&self.engine.schedule).take(Instant::now());
+            let partition_id = lock(&self.engine.schedule).take(self.engine.clock.now());
             let Some(partition_id) = partition_id.filter(|_| !cancel.is_cancelled()) else {
                 break;
             };
@@ -51,7 +53,7 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
         }
         let ready = lock(&self.engine.schedule).next_ready();
         Ok(
-            match ready.map(|ready| ready.saturating_duration_since(Instant::now())) {
+            match ready.map(|ready| ready.saturating_duration_since(self.engine.clock.now())) {
                 None => Directive::Idle(sequenced),
                 Some(Duration::ZERO) => Directive::Proceed(sequenced),
                 Some(rest) => Directive::Sleep(rest, sequenced),
@@ -61,11 +63,18 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
 }
 
 impl<DB: Backend> Sequencer<DB> {
-    async fn sequence(&self, partition_id: PartitionId) -> u64 {
-        let engine = &*self.engine;
+    pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
+        Self {
+            engine,
+            patience: Patience::default(),
+        }
+    }
+
+    async fn sequence(&mut self, partition_id: PartitionId) -> u64 {
+        let engine = Arc::clone(&self.engine);
         // If this worker dies on the way, the partition goes back as one that failed.
         let mut taken = Taken {
-            engine,
+            engine: &engine,
             partition_id,
             outcome: Outcome::Failed,
         };
@@ -74,11 +83,12 @@ impl<DB: Backend> Sequencer<DB> {
         total
     }
 
-    async fn steps(&self, partition_id: PartitionId) -> (u64, Outcome) {
+    async fn steps(&mut self, partition_id: PartitionId) -> (u64, Outcome) {
         let engine = &*self.engine;
         let mut total = 0;
         for _ in 0..engine.sequencer.max_inner_iterations {
-            match DB::sequence(&engine.store, partition_id, engine.sequencer.batch_size).await {
+            let step = DB::sequence(&engine.store, partition_id, engine.sequencer.batch_size);
+            match self.patience.hear(step).await {
                 Ok(Sequenced::Busy) => return (total, Outcome::Busy(LOOK_AGAIN)),
                 Ok(Sequenced::Done { count, more }) => {
                     total += u64::from(count);

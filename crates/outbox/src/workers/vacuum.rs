@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, PartitionId};
 use crate::engine::{Engine, lock};
 use crate::error::OutboxError;
+use crate::patience::Patience;
 
 /// How long one round may go on before others get the permit.
 const ROUND: Duration = Duration::from_secs(1);
@@ -23,6 +24,7 @@ pub(crate) struct Vacuum<DB: Backend> {
     dirty: HashSet<PartitionId>,
     /// Not before this, however often it is rung.
     not_before: Instant,
+    patience: Patience,
 }
 
 impl<DB: Backend> Vacuum<DB> {
@@ -32,6 +34,7 @@ impl<DB: Backend> Vacuum<DB> {
             engine,
             dirty,
             not_before: Instant::now(),
+            patience: Patience::default(),
         }
     }
 }
@@ -56,7 +59,8 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
             if cancel.is_cancelled() || started.elapsed() >= ROUND {
                 return Ok(Directive::Proceed(removed));
             }
-            let swept = DB::sweep(&self.engine.store, partition_id, tuning.batch_size).await?;
+            let sweep = DB::sweep(&self.engine.store, partition_id, tuning.batch_size);
+            let swept = self.patience.hear(sweep).await?;
             removed += swept.messages;
             if !swept.more {
                 self.dirty.remove(&partition_id);

@@ -5,9 +5,12 @@ pub(crate) mod batches;
 pub(crate) mod crashes;
 pub(crate) mod delivery;
 mod dialect;
+pub(crate) mod kit;
 pub(crate) mod operations;
+pub(crate) mod operators;
 pub(crate) mod outcomes;
 pub(crate) mod producers;
+pub(crate) mod schema;
 pub(crate) mod several;
 pub(crate) mod stage;
 
@@ -62,6 +65,29 @@ macro_rules! suite {
                 a_sql_error_in_a_handler_is_survived,
                 any_error_text_fits,
                 new_arrivals_do_not_cut_a_backoff_short,
+            ],
+            kit: [
+                a_drain_delivers_what_is_due_and_nothing_else,
+                a_test_sees_what_its_own_transaction_has_enqueued,
+                a_handler_fails_on_command,
+                a_lease_runs_out_when_the_clock_says_so,
+                claims_on_dead_letters_run_out_when_the_clock_says_so,
+                a_clock_that_jumps_back_strands_nobody,
+                a_clock_that_jumps_ahead_doubles_no_effect,
+            ],
+            operators: [
+                a_skipped_message_is_dead_lettered_and_the_next_one_comes,
+                a_paused_partition_can_be_skipped_and_stays_paused,
+                stats_tell_what_waits_what_fails_and_who_holds_it,
+                an_idle_lease_is_renewed_and_kept,
+                a_long_handler_keeps_its_lease_while_it_is_renewed,
+                renewal_has_an_end,
+                a_long_transaction_is_not_cut_off_by_its_lease,
+            ],
+            schema: [
+                migrations_go_up_and_down_and_up_again,
+                plain_sql_makes_the_same_schema,
+                a_removal_gives_way_to_producers,
             ],
             operations: [
                 dead_letters_are_listed_and_counted_by_every_filter,

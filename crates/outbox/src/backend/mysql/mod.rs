@@ -14,21 +14,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
-use super::decode::{queue_list, stored_message, survey};
+use super::decode::{partition_stats, queue_list, stored_message, survey, unsettled_message};
 use super::prefix::statements;
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
-    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
-    Store, Survey, Swept, TablePrefix, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
+    Lease, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
+use crate::stats::PartitionStats;
 
 /// The time of the statement, in milliseconds. From UTC, for an hour of local time comes twice a year.
 const NOW: &str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) \
@@ -93,11 +95,13 @@ statements!(
     schema_version,
     sequence,
     settle,
+    stats,
     survey,
     sweep,
     take_dead_letter,
     unlist,
     unmark,
+    unsettled,
     write_run,
 );
 
@@ -116,23 +120,36 @@ impl Backend for MySql {
     const CARRIES_SIGNALS: bool = false;
     const BEGIN: &'static str = "BEGIN";
 
-    fn statements(prefix: &TablePrefix) -> Statements {
-        Statements::new(prefix)
+    fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
+        Statements::new(prefix, time)
+    }
+
+    async fn execute(
+        connection: &mut MySqlConnection,
+        statement: impl SqlSafeStr + Send,
+    ) -> Answer<()> {
+        sqlx::raw_sql(statement).execute(connection).await?;
+        Ok(())
+    }
+
+    fn migration(prefix: &TablePrefix, direction: Direction) -> String {
+        prefix.fill(match direction {
+            Direction::Up => include_str!("migrations/1_up.sql"),
+            Direction::Down => include_str!("migrations/1_down.sql"),
+        })
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
         let mut connection = lock_schema(store).await?;
         if schema_version(&mut connection, &store.sql).await? == 0 {
-            let up = Statements::fill(include_str!("migrations/1_up.sql"), &store.sql.prefix);
-            change_schema(&mut connection, &up).await?;
+            change_schema(&mut connection, &store.prefix, Direction::Up).await?;
         }
         Ok(())
     }
 
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
         let mut connection = lock_schema(store).await?;
-        let down = Statements::fill(include_str!("migrations/1_down.sql"), &store.sql.prefix);
-        change_schema(&mut connection, &down).await
+        change_schema(&mut connection, &store.prefix, Direction::Down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
@@ -185,11 +202,13 @@ impl Backend for MySql {
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
             .try_map(|row: MySqlRow| survey!(row))
-            .fetch_all(&store.pool)
+            .fetch_all(&mut *connection)
             .await?;
+        connection.give_back();
         Ok(surveys)
     }
 
@@ -220,7 +239,9 @@ impl Backend for MySql {
     ) -> Answer<Option<Claimed>> {
         let mut transaction = Self::begin(store, None).await?;
         let row = query!(store.sql.claimable)
+            .bind(&holder.0)
             .bind(partition_id.0)
+            .bind(&holder.0)
             .bind(stale.map(|pulse| pulse.epoch.0))
             .bind(stale.map(|pulse| pulse.renewals))
             .fetch_optional(&mut *transaction)
@@ -231,6 +252,7 @@ impl Backend for MySql {
         };
         let (epoch, abandoned): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);
         query!(store.sql.claim)
+            .bind(abandoned)
             .bind(&holder.0)
             .bind(lease_millis)
             .bind(partition_id.0)
@@ -247,7 +269,6 @@ impl Backend for MySql {
     async fn advance_alone(
         store: &Store<Self>,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
@@ -255,20 +276,13 @@ impl Backend for MySql {
         let buries = settlement.is_some_and(|settlement| !settlement.dead_letters.is_empty());
         if !buries {
             // One write and one read, each checked against the epoch: no need to hold them together.
-            let mut connection = store.pool.acquire().await?;
-            return Self::advance(sql, &mut connection, lease, lease_millis, settlement, limit)
-                .await;
+            let mut connection = OwnConnection::acquire(&store.pool).await?;
+            let advance = Self::advance(sql, &mut connection, lease, settlement, limit).await?;
+            connection.give_back();
+            return Ok(advance);
         }
         let mut transaction = Self::begin(store, None).await?;
-        let advance = Self::advance(
-            sql,
-            &mut transaction,
-            lease,
-            lease_millis,
-            settlement,
-            limit,
-        )
-        .await?;
+        let advance = Self::advance(sql, &mut transaction, lease, settlement, limit).await?;
         transaction.commit().await?;
         Ok(advance)
     }
@@ -277,11 +291,10 @@ impl Backend for MySql {
         sql: &Statements,
         connection: &mut MySqlConnection,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        if !hold(sql, connection, lease, lease_millis, settlement).await? {
+        if !hold(sql, connection, lease, settlement).await? {
             return Ok(Advance::Lost);
         }
         for dead in settlement
@@ -299,31 +312,28 @@ impl Backend for MySql {
         read(sql, connection, lease, limit).await
     }
 
-    async fn renew(
-        store: &Store<Self>,
-        leases: &[Lease],
-        lease_millis: i64,
-    ) -> Answer<Vec<PartitionId>> {
-        let pairs = pairs_of(leases);
+    async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
+        let mut transaction = Self::begin(store, None).await?;
+        let held: Vec<i64> = query!(store.sql.held)
+            .bind(pairs_of(leases))
+            .try_map(|row: MySqlRow| row.try_get(0))
+            .fetch_all(&mut *transaction)
+            .await?;
         query!(store.sql.renew)
-            .bind(&pairs)
-            .bind(lease_millis)
-            .execute(&store.pool)
+            .bind(json!(held).to_string())
+            .execute(&mut *transaction)
             .await?;
-        // An epoch is never used again: what has ours now had it a moment ago.
-        let renewed = query!(store.sql.held)
-            .bind(&pairs)
-            .try_map(|row: MySqlRow| row.try_get(0).map(PartitionId))
-            .fetch_all(&store.pool)
-            .await?;
-        Ok(renewed)
+        transaction.commit().await?;
+        Ok(held.into_iter().map(PartitionId).collect())
     }
 
     async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
         query!(store.sql.release)
             .bind(pairs_of(leases))
-            .execute(&store.pool)
+            .execute(&mut *connection)
             .await?;
+        connection.give_back();
         Ok(())
     }
 
@@ -391,16 +401,17 @@ impl Backend for MySql {
         alive_millis: i64,
     ) -> Answer<Vec<Process>> {
         let queues = json!(process.queues).to_string();
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
         query!(store.sql.announce)
             .bind(&process.incarnation.0)
             .bind(&queues)
             .bind(&queues)
-            .execute(&store.pool)
+            .execute(&mut *connection)
             .await?;
         let rows = query!(store.sql.processes)
             .bind(alive_millis)
             .bind(alive_millis)
-            .fetch_all(&store.pool)
+            .fetch_all(&mut *connection)
             .await?;
         let mut alive = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -410,7 +421,7 @@ impl Backend for MySql {
                 query!(store.sql.forget_process)
                     .bind(&incarnation)
                     .bind(alive_millis)
-                    .execute(&store.pool)
+                    .execute(&mut *connection)
                     .await?;
             } else if row.try_get("alive")? {
                 let queues: String = row.try_get("queues")?;
@@ -420,15 +431,45 @@ impl Backend for MySql {
                 });
             }
         }
+        connection.give_back();
         Ok(alive)
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
         query!(store.sql.depart)
             .bind(&incarnation.0)
-            .execute(&store.pool)
+            .execute(&mut *connection)
             .await?;
+        connection.give_back();
         Ok(())
+    }
+
+    async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
+        let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let stats = query!(store.sql.stats)
+            .bind(json!(ids).to_string())
+            .try_map(|row: MySqlRow| partition_stats!(row))
+            .fetch_all(&mut *connection)
+            .await?;
+        connection.give_back();
+        Ok(stats)
+    }
+
+    async fn unsettled(
+        sql: &Statements,
+        connection: &mut MySqlConnection,
+        queue: &str,
+        limit: u32,
+    ) -> Answer<Vec<(u32, StoredMessage)>> {
+        let messages = query!(sql.unsettled)
+            .bind(queue)
+            .bind(limit)
+            .try_map(|row: MySqlRow| unsettled_message!(row))
+            .fetch_all(connection)
+            .await?;
+        Ok(messages)
     }
 
     async fn dead_letters(
@@ -529,23 +570,12 @@ impl Backend for MySql {
         }))
     }
 
-    async fn savepoint(connection: &mut MySqlConnection, verb: Savepoint) -> Answer<()> {
-        sqlx::raw_sql(verb.statement())
-            .execute(&mut *connection)
-            .await?;
-        if verb == Savepoint::Undo {
-            let release = Savepoint::Release.statement();
-            sqlx::raw_sql(release).execute(connection).await?;
-        }
-        Ok(())
-    }
-
-    fn is_retryable(error: &sqlx::Error) -> bool {
-        let Some(number) = number_of(error) else {
-            return super::is_connection_loss(error);
+    fn is_passing(error: &dyn DatabaseError) -> bool {
+        let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() else {
+            return false;
         };
         matches!(
-            number,
+            error.number(),
             // Deadlock, lock wait timeout, and MariaDB's "record has changed since last read".
             1213 | 1205 | 1020
             // Too many connections, of all and of this user; host blocked; handshake failed.
@@ -597,10 +627,15 @@ async fn lock_schema(store: &Store<MySql>) -> Answer<PoolConnection<MySql>> {
 
 /// Runs a migration, which can always run again. A table in use is waited for shortly, for producers
 /// queue behind whoever waits, and then again.
-async fn change_schema(connection: &mut MySqlConnection, migration: &Arc<str>) -> Answer<()> {
+async fn change_schema(
+    connection: &mut MySqlConnection,
+    prefix: &TablePrefix,
+    direction: Direction,
+) -> Answer<()> {
+    let migration: Arc<str> = MySql::migration(prefix, direction).into();
     let mut tries = 1;
     loop {
-        let change = sqlx::raw_sql(AssertSqlSafe(Arc::clone(migration)));
+        let change = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&migration)));
         match change.execute(&mut *connection).await {
             Err(error) if tries < MIGRATION_TRIES && number_of(&error) == Some(1205) => tries += 1,
             changed => return Ok(changed.map(drop)?),
@@ -734,7 +769,6 @@ async fn hold(
     sql: &Statements,
     connection: &mut MySqlConnection,
     lease: Lease,
-    lease_millis: i64,
     settlement: Option<&Settlement>,
 ) -> Answer<bool> {
     let query = match settlement {
@@ -742,12 +776,10 @@ async fn hold(
             .bind(settlement.cursor.0)
             .bind(settlement.attempts)
             .bind(settlement.last_error.as_deref())
-            .bind(lease_millis)
             .bind(lease.partition_id.0)
             .bind(lease.epoch.0)
             .bind(settlement.cursor.0),
         None => query!(sql.hold)
-            .bind(lease_millis)
             .bind(lease.partition_id.0)
             .bind(lease.epoch.0),
     };
@@ -768,6 +800,7 @@ async fn read(
         .bind(lease.partition_id.0)
         .bind(limit.messages)
         .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+        .bind(limit.despite_pause)
         .fetch_all(connection)
         .await?;
     let Some(first) = rows.first() else {

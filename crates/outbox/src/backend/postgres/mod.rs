@@ -1,27 +1,42 @@
 //! PostgreSQL. What has committed since the last look is the difference of two snapshots, so nobody
 //! waits for a transaction that is still open; the order is written down in runs.
 
-use sqlx::pool::PoolConnection;
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
 use sqlx::postgres::{
     PgArguments, PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow,
 };
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 
-use super::decode::{dead_letter, process, stored_message, survey};
+use super::decode::{
+    dead_letter, partition_stats, process, stored_message, survey, unsettled_message,
+};
 use super::prefix::statements;
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
-    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
-    Store, Survey, Swept, TablePrefix, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
+    Lease, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
+use crate::stats::PartitionStats;
 
 /// The time of the moment, in milliseconds; not that of the transaction's start.
 const NOW: &str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
+
+/// How long the listener's connection may be silent before it is asked whether it is still there.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The code of a statement that gave up waiting for a lock.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// How long a migration waits for a table that somebody uses, how often, and how long it lets others
+/// pass in between.
+const MIGRATION_PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
+const MIGRATION_TRIES: u32 = 20;
+const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 
 statements!(
     advance,
@@ -50,9 +65,11 @@ statements!(
     repair_runs,
     replay_dead_letters,
     sequence,
+    stats,
     survey,
     sweep,
     take_dead_letter,
+    unsettled,
 );
 
 /// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
@@ -70,8 +87,23 @@ impl Backend for Postgres {
     const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN";
 
-    fn statements(prefix: &TablePrefix) -> Statements {
-        Statements::new(prefix)
+    fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
+        Statements::new(prefix, time)
+    }
+
+    async fn execute(
+        connection: &mut PgConnection,
+        statement: impl SqlSafeStr + Send,
+    ) -> Answer<()> {
+        sqlx::raw_sql(statement).execute(connection).await?;
+        Ok(())
+    }
+
+    fn migration(prefix: &TablePrefix, direction: Direction) -> String {
+        prefix.fill(match direction {
+            Direction::Up => include_str!("migrations/1_up.sql"),
+            Direction::Down => include_str!("migrations/1_down.sql"),
+        })
     }
 
     async fn needs_explicit_isolation(pool: &Pool<Self>) -> Answer<bool> {
@@ -82,39 +114,15 @@ impl Backend for Postgres {
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
-        let prefix = &store.sql.prefix;
-        let mut transaction = Self::begin(store, None).await?;
-        lock_migrations(&mut transaction, prefix).await?;
-        if schema_version(&mut transaction, prefix).await? == 0 {
-            let up = Statements::fill(include_str!("migrations/1_up.sql"), prefix);
-            sqlx::raw_sql(AssertSqlSafe(up))
-                .execute(&mut *transaction)
-                .await?;
-            let version = format!("CREATE TABLE {prefix}schema AS SELECT 1 AS version");
-            sqlx::raw_sql(AssertSqlSafe(version))
-                .execute(&mut *transaction)
-                .await?;
-        }
-        transaction.commit().await
+        migrate(store, Direction::Up).await
     }
 
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
-        let prefix = &store.sql.prefix;
-        let mut transaction = Self::begin(store, None).await?;
-        lock_migrations(&mut transaction, prefix).await?;
-        let down = Statements::fill(include_str!("migrations/1_down.sql"), prefix);
-        sqlx::raw_sql(AssertSqlSafe(down))
-            .execute(&mut *transaction)
-            .await?;
-        let version = format!("DROP TABLE IF EXISTS {prefix}schema");
-        sqlx::raw_sql(AssertSqlSafe(version))
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await
+        migrate(store, Direction::Down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
-        schema_version(&mut *store.pool.acquire().await?, &store.sql.prefix).await
+        schema_version(&mut *store.pool.acquire().await?, &store.prefix).await
     }
 
     async fn register(
@@ -273,15 +281,12 @@ impl Backend for Postgres {
     async fn advance_alone(
         store: &Store<Self>,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
         let mut session = Session::open(store).await?;
         let connection = session.connection();
-        let sql = &store.sql;
-        let advance =
-            Self::advance(sql, connection, lease, lease_millis, settlement, limit).await?;
+        let advance = Self::advance(&store.sql, connection, lease, settlement, limit).await?;
         session.end().await?;
         Ok(advance)
     }
@@ -290,7 +295,6 @@ impl Backend for Postgres {
         sql: &Statements,
         connection: &mut PgConnection,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
@@ -302,7 +306,6 @@ impl Backend for Postgres {
         let rows = query!(sql.advance)
             .bind(lease.partition_id.0)
             .bind(lease.epoch.0)
-            .bind(lease_millis)
             .bind(settlement.map(|settlement| settlement.cursor.0))
             .bind(settlement.map(|settlement| i64::from(settlement.attempts)))
             .bind(settlement.and_then(|settlement| settlement.last_error.as_deref()))
@@ -316,6 +319,7 @@ impl Backend for Postgres {
             .bind(dead().map(|dead| dead.reason.as_str()).collect::<Vec<_>>())
             .bind(i64::from(limit.messages))
             .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+            .bind(limit.despite_pause)
             .fetch_all(connection)
             .await?;
         let Some(first) = rows.first() else {
@@ -343,17 +347,12 @@ impl Backend for Postgres {
         Ok(Advance::Held(head))
     }
 
-    async fn renew(
-        store: &Store<Self>,
-        leases: &[Lease],
-        lease_millis: i64,
-    ) -> Answer<Vec<PartitionId>> {
+    async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
         let mut session = Session::open(store).await?;
         let (partitions, epochs) = columns(leases);
         let renewed = query!(store.sql.renew)
             .bind(partitions)
             .bind(epochs)
-            .bind(lease_millis)
             .try_map(|row: PgRow| row.try_get(0).map(PartitionId))
             .fetch_all(session.connection())
             .await?;
@@ -412,6 +411,32 @@ impl Backend for Postgres {
             .await?;
         session.end().await?;
         Ok(())
+    }
+
+    async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
+        let mut session = Session::open(store).await?;
+        let stats = query!(store.sql.stats)
+            .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
+            .try_map(|row: PgRow| partition_stats!(row))
+            .fetch_all(session.connection())
+            .await?;
+        session.end().await?;
+        Ok(stats)
+    }
+
+    async fn unsettled(
+        sql: &Statements,
+        connection: &mut PgConnection,
+        queue: &str,
+        limit: u32,
+    ) -> Answer<Vec<(u32, StoredMessage)>> {
+        let messages = query!(sql.unsettled)
+            .bind(queue)
+            .bind(i64::from(limit))
+            .try_map(|row: PgRow| unsettled_message!(row))
+            .fetch_all(connection)
+            .await?;
+        Ok(messages)
     }
 
     async fn dead_letters(
@@ -550,11 +575,12 @@ impl Backend for Postgres {
     }
 
     async fn signal(store: &Store<Self>) -> Answer<()> {
+        let mut session = Session::open(store).await?;
         sqlx::query("SELECT PG_NOTIFY($1, '')")
-            .bind(channel(&store.sql.prefix))
-            .execute(&store.pool)
+            .bind(channel(&store.prefix))
+            .execute(session.connection())
             .await?;
-        Ok(())
+        session.end().await
     }
 
     async fn listen(store: &Store<Self>) -> Answer<PgListener> {
@@ -564,16 +590,23 @@ impl Backend for Postgres {
             .max_connections(1)
             .connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&own).await?;
-        listener.listen(&channel(&store.sql.prefix)).await?;
+        listener.listen(&channel(&store.prefix)).await?;
         Ok(listener)
     }
 
     async fn hear(listener: &mut PgListener) -> Answer<()> {
-        // `None` is a lost connection: what was sent meanwhile is lost too.
-        match listener.try_recv().await? {
-            Some(_) => Ok(()),
-            None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
-                .map_err(|error| sqlx::Error::Io(error).into()),
+        loop {
+            match tokio::time::timeout(SILENCE, listener.try_recv()).await {
+                Ok(Ok(Some(_))) => return Ok(()),
+                // A lost connection: what was sent meanwhile is lost too.
+                Ok(Ok(None)) => return Err(connection_lost()),
+                Ok(Err(error)) => return Err(error.into()),
+                // A quiet night, or a connection that was cut off without a word: asking tells.
+                Err(_) => match tokio::time::timeout(SILENCE, listener.execute("SELECT 1")).await {
+                    Ok(answer) => answer.map(drop)?,
+                    Err(_) => return Err(connection_lost()),
+                },
+            }
         }
     }
 
@@ -593,25 +626,11 @@ impl Backend for Postgres {
         Ok(transaction)
     }
 
-    async fn savepoint(connection: &mut PgConnection, verb: Savepoint) -> Answer<()> {
-        sqlx::raw_sql(verb.statement())
-            .execute(&mut *connection)
-            .await?;
-        if verb == Savepoint::Undo {
-            let release = Savepoint::Release.statement();
-            sqlx::raw_sql(release).execute(connection).await?;
-        }
-        Ok(())
-    }
-
-    fn is_retryable(error: &sqlx::Error) -> bool {
-        let sqlx::Error::Database(error) = error else {
-            return super::is_connection_loss(error);
-        };
+    fn is_passing(error: &dyn DatabaseError) -> bool {
         let code = error.code().unwrap_or_default();
         // Serialisation failure, deadlock, lock not available, too many connections, and the classes
         // of connection trouble, resources, operator's intervention and system errors.
-        matches!(&*code, "40001" | "40P01" | "55P03")
+        matches!(&*code, "40001" | "40P01" | LOCK_NOT_AVAILABLE)
             || ["08", "53", "57", "58"]
                 .iter()
                 .any(|class| code.starts_with(class))
@@ -622,7 +641,7 @@ impl Backend for Postgres {
 /// READ COMMITTED, in a transaction that says so. Under SERIALIZABLE our statements and the producers'
 /// would keep failing each other.
 enum Session {
-    Plain(PoolConnection<Postgres>),
+    Plain(OwnConnection<Postgres>),
     Explicit(OwnTransaction<Postgres>),
 }
 
@@ -631,7 +650,7 @@ impl Session {
         Ok(if store.explicit_isolation {
             Self::Explicit(Postgres::begin(store, None).await?)
         } else {
-            Self::Plain(store.pool.acquire().await?)
+            Self::Plain(OwnConnection::acquire(&store.pool).await?)
         })
     }
 
@@ -644,15 +663,53 @@ impl Session {
 
     async fn end(self) -> Answer<()> {
         match self {
-            Self::Plain(_) => Ok(()),
+            Self::Plain(connection) => {
+                connection.give_back();
+                Ok(())
+            }
             Self::Explicit(transaction) => transaction.commit().await,
         }
     }
 }
 
+fn connection_lost() -> OutboxError {
+    sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()).into()
+}
+
 /// The channel processes signal each other through.
 fn channel(prefix: &TablePrefix) -> String {
     format!("{prefix}wake")
+}
+
+/// Migrates, and tries again when a table is in use: whoever waits for a table's exclusive lock has
+/// every producer queue up behind it, so nobody waits for long.
+async fn migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()> {
+    let mut tries = 1;
+    loop {
+        match try_migrate(store, direction).await {
+            Err(OutboxError::Database(sqlx::Error::Database(error)))
+                if tries < MIGRATION_TRIES
+                    && error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) =>
+            {
+                tries += 1;
+            }
+            answer => return answer,
+        }
+        tokio::time::sleep(MIGRATION_PAUSE).await;
+    }
+}
+
+async fn try_migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()> {
+    let prefix = &store.prefix;
+    let mut transaction = Postgres::begin(store, None).await?;
+    lock_migrations(&mut transaction, prefix).await?;
+    let there = schema_version(&mut transaction, prefix).await? > 0;
+    if there == (direction == Direction::Down) {
+        Postgres::execute(&mut transaction, MIGRATION_PATIENCE).await?;
+        let migration = AssertSqlSafe(Postgres::migration(prefix, direction));
+        Postgres::execute(&mut transaction, migration).await?;
+    }
+    transaction.commit().await
 }
 
 /// Two processes that start at once: one migrates, the other waits and finds it done.

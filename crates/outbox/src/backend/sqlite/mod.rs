@@ -2,25 +2,34 @@
 //! transaction of ours that writes begins IMMEDIATE, for one that turns from reader to writer fails
 //! at once however long the busy timeout is.
 
+use std::time::Duration;
+
 use serde_json::json;
+use sqlx::error::DatabaseError;
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, Sqlite};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 
-use super::decode::{dead_letter, process, stored_message, survey};
+use super::decode::{
+    dead_letter, partition_stats, process, stored_message, survey, unsettled_message,
+};
 use super::prefix::statements;
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Epoch, Head, Incarnation, Lease,
-    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
-    Store, Survey, Swept, TablePrefix, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
+    Lease, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced, Settlement,
+    Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
+use crate::stats::PartitionStats;
 
 /// The time of the statement, in milliseconds.
 const NOW: &str = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
+
+/// How often the file's version is looked at.
+const WATCH: Duration = Duration::from_millis(20);
 
 statements!(
     announce,
@@ -50,9 +59,11 @@ statements!(
     replay_dead_letters,
     sequence,
     settle,
+    stats,
     survey,
     sweep,
     take_dead_letter,
+    unsettled,
 );
 
 /// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
@@ -66,46 +77,39 @@ impl sealed::Sealed for Sqlite {}
 
 impl Backend for Sqlite {
     type Statements = Statements;
-    type Listener = ();
-    const CARRIES_SIGNALS: bool = false;
+    type Listener = Watch;
+    const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
 
-    fn statements(prefix: &TablePrefix) -> Statements {
-        Statements::new(prefix)
+    fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
+        Statements::new(prefix, time)
+    }
+
+    async fn execute(
+        connection: &mut SqliteConnection,
+        statement: impl SqlSafeStr + Send,
+    ) -> Answer<()> {
+        sqlx::raw_sql(statement).execute(connection).await?;
+        Ok(())
+    }
+
+    fn migration(prefix: &TablePrefix, direction: Direction) -> String {
+        prefix.fill(match direction {
+            Direction::Up => include_str!("migrations/1_up.sql"),
+            Direction::Down => include_str!("migrations/1_down.sql"),
+        })
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
-        let prefix = &store.sql.prefix;
-        let mut transaction = Self::begin(store, None).await?;
-        if schema_version(&mut transaction, prefix).await? == 0 {
-            let up = Statements::fill(include_str!("migrations/1_up.sql"), prefix);
-            sqlx::raw_sql(AssertSqlSafe(up))
-                .execute(&mut *transaction)
-                .await?;
-            let version = format!("CREATE TABLE {prefix}schema AS SELECT 1 AS version");
-            sqlx::raw_sql(AssertSqlSafe(version))
-                .execute(&mut *transaction)
-                .await?;
-        }
-        transaction.commit().await
+        migrate(store, Direction::Up).await
     }
 
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
-        let prefix = &store.sql.prefix;
-        let mut transaction = Self::begin(store, None).await?;
-        let down = Statements::fill(include_str!("migrations/1_down.sql"), prefix);
-        sqlx::raw_sql(AssertSqlSafe(down))
-            .execute(&mut *transaction)
-            .await?;
-        let version = format!("DROP TABLE IF EXISTS {prefix}schema");
-        sqlx::raw_sql(AssertSqlSafe(version))
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await
+        migrate(store, Direction::Down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
-        schema_version(&mut *store.pool.acquire().await?, &store.sql.prefix).await
+        schema_version(&mut *store.pool.acquire().await?, &store.prefix).await
     }
 
     async fn register(
@@ -234,20 +238,11 @@ impl Backend for Sqlite {
     async fn advance_alone(
         store: &Store<Self>,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
         let mut transaction = Self::begin(store, None).await?;
-        let advance = Self::advance(
-            &store.sql,
-            &mut transaction,
-            lease,
-            lease_millis,
-            settlement,
-            limit,
-        )
-        .await?;
+        let advance = Self::advance(&store.sql, &mut transaction, lease, settlement, limit).await?;
         transaction.commit().await?;
         Ok(advance)
     }
@@ -256,11 +251,10 @@ impl Backend for Sqlite {
         sql: &Statements,
         connection: &mut SqliteConnection,
         lease: Lease,
-        lease_millis: i64,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        if !hold(sql, connection, lease, lease_millis, settlement).await? {
+        if !hold(sql, connection, lease, settlement).await? {
             return Ok(Advance::Lost);
         }
         for dead in settlement
@@ -279,6 +273,7 @@ impl Backend for Sqlite {
             .bind(lease.partition_id.0)
             .bind(limit.messages)
             .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+            .bind(limit.despite_pause)
             .fetch_all(connection)
             .await?;
         let Some(first) = rows.first() else {
@@ -299,14 +294,9 @@ impl Backend for Sqlite {
         Ok(Advance::Held(head))
     }
 
-    async fn renew(
-        store: &Store<Self>,
-        leases: &[Lease],
-        lease_millis: i64,
-    ) -> Answer<Vec<PartitionId>> {
+    async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
         let renewed = query!(store.sql.renew)
             .bind(pairs(leases))
-            .bind(lease_millis)
             .try_map(|row: SqliteRow| row.try_get(0).map(PartitionId))
             .fetch_all(&store.pool)
             .await?;
@@ -363,6 +353,31 @@ impl Backend for Sqlite {
             .execute(&store.pool)
             .await?;
         Ok(())
+    }
+
+    async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
+        let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+        let stats = query!(store.sql.stats)
+            .bind(json!(ids).to_string())
+            .try_map(|row: SqliteRow| partition_stats!(row))
+            .fetch_all(&store.pool)
+            .await?;
+        Ok(stats)
+    }
+
+    async fn unsettled(
+        sql: &Statements,
+        connection: &mut SqliteConnection,
+        queue: &str,
+        limit: u32,
+    ) -> Answer<Vec<(u32, StoredMessage)>> {
+        let messages = query!(sql.unsettled)
+            .bind(queue)
+            .bind(limit)
+            .try_map(|row: SqliteRow| unsettled_message!(row))
+            .fetch_all(connection)
+            .await?;
+        Ok(messages)
     }
 
     async fn dead_letters(
@@ -483,37 +498,34 @@ impl Backend for Sqlite {
         Ok(0)
     }
 
+    /// Every commit is a signal: see [`hear`](Self::hear).
     async fn signal(_: &Store<Self>) -> Answer<()> {
         Ok(())
     }
 
-    async fn listen(_: &Store<Self>) -> Answer<()> {
-        Ok(())
+    async fn listen(store: &Store<Self>) -> Answer<Watch> {
+        // Not from the user's pool: the version counts for the connection that asks.
+        let options = store.pool.connect_options();
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        let seen = data_version(&mut connection).await?;
+        Ok(Watch { connection, seen })
     }
 
-    async fn hear(_: &mut ()) -> Answer<()> {
-        std::future::pending().await
+    async fn hear(watch: &mut Watch) -> Answer<()> {
+        loop {
+            tokio::time::sleep(WATCH).await;
+            let version = data_version(&mut watch.connection).await?;
+            if std::mem::replace(&mut watch.seen, version) != version {
+                return Ok(());
+            }
+        }
     }
 
     async fn begin(store: &Store<Self>, _: Option<i64>) -> Answer<OwnTransaction<Self>> {
         OwnTransaction::begin(&store.pool, "BEGIN IMMEDIATE".into_sql_str()).await
     }
 
-    async fn savepoint(connection: &mut SqliteConnection, verb: Savepoint) -> Answer<()> {
-        sqlx::raw_sql(verb.statement())
-            .execute(&mut *connection)
-            .await?;
-        if verb == Savepoint::Undo {
-            let release = Savepoint::Release.statement();
-            sqlx::raw_sql(release).execute(connection).await?;
-        }
-        Ok(())
-    }
-
-    fn is_retryable(error: &sqlx::Error) -> bool {
-        let sqlx::Error::Database(error) = error else {
-            return super::is_connection_loss(error);
-        };
+    fn is_passing(error: &dyn DatabaseError) -> bool {
         // BUSY, LOCKED, and the conditions of the file system that may pass: FULL, IOERR, and
         // PROTOCOL. The low byte is the primary code.
         let code = error
@@ -522,6 +534,31 @@ impl Backend for Sqlite {
             .unwrap_or(0);
         matches!(code & 0xff, 5 | 6 | 10 | 13 | 15)
     }
+}
+
+/// A connection that watches the file's version, which every commit of another connection changes. It
+/// costs next to nothing, unlike a look at the tables.
+#[derive(Debug)]
+pub struct Watch {
+    connection: SqliteConnection,
+    seen: i64,
+}
+
+async fn data_version(connection: &mut SqliteConnection) -> Answer<i64> {
+    Ok(sqlx::query_scalar("PRAGMA data_version")
+        .fetch_one(connection)
+        .await?)
+}
+
+async fn migrate(store: &Store<Sqlite>, direction: Direction) -> Answer<()> {
+    let prefix = &store.prefix;
+    let mut transaction = Sqlite::begin(store, None).await?;
+    let there = schema_version(&mut transaction, prefix).await? > 0;
+    if there == (direction == Direction::Down) {
+        let migration = AssertSqlSafe(Sqlite::migration(prefix, direction));
+        Sqlite::execute(&mut transaction, migration).await?;
+    }
+    transaction.commit().await
 }
 
 async fn schema_version(connection: &mut SqliteConnection, prefix: &TablePrefix) -> Answer<u32> {
@@ -546,7 +583,6 @@ async fn hold(
     sql: &Statements,
     connection: &mut SqliteConnection,
     lease: Lease,
-    lease_millis: i64,
     settlement: Option<&Settlement>,
 ) -> Answer<bool> {
     let statement = if settlement.is_some() {
@@ -556,8 +592,7 @@ async fn hold(
     };
     let mut query = query!(statement)
         .bind(lease.partition_id.0)
-        .bind(lease.epoch.0)
-        .bind(lease_millis);
+        .bind(lease.epoch.0);
     if let Some(settlement) = settlement {
         query = query
             .bind(settlement.cursor.0)

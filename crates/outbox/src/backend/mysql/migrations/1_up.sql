@@ -58,6 +58,7 @@ CREATE TABLE IF NOT EXISTS {prefix}processors (
     renewals BIGINT NOT NULL DEFAULT 0,
     holder VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin,
     lease_until BIGINT NOT NULL DEFAULT 0,
+    lease_millis BIGINT NOT NULL DEFAULT 0,
     abandoned BOOLEAN NOT NULL DEFAULT FALSE,
     PRIMARY KEY (partition_id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -1,5 +1,5 @@
--- Assignments see the ones before them: `abandoned` comes before `holder`.
+-- Assignments see the ones before them.
 UPDATE {prefix}processors
-SET epoch = epoch + 1, renewals = 0, abandoned = holder IS NOT NULL, holder = ?,
-    lease_until = {now} + ?
+SET epoch = epoch + 1, renewals = 0, abandoned = ?, holder = ?,
+    lease_millis = ?, lease_until = {now} + lease_millis
 WHERE partition_id = ?

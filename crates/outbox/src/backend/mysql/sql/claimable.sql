@@ -1,3 +1,6 @@
-SELECT epoch, holder IS NOT NULL AS abandoned FROM {prefix}processors
-WHERE partition_id = ? AND (holder IS NULL OR lease_until <= {now} OR (epoch = ? AND renewals = ?))
+-- A lease of ours that we do not know of is one whose reply was lost: it abandoned nothing itself.
+SELECT epoch, CASE WHEN holder = ? THEN abandoned ELSE holder IS NOT NULL END AS abandoned
+FROM {prefix}processors
+WHERE partition_id = ?
+  AND (holder IS NULL OR holder = ? OR lease_until <= {now} OR (epoch = ? AND renewals = ?))
 FOR UPDATE SKIP LOCKED

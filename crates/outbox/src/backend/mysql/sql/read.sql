@@ -1,4 +1,5 @@
--- Bound: lease (partition, epoch), then messages, partition, messages, bytes. The run that has the
+-- Bound: lease (partition, epoch), then messages, partition, messages, bytes,
+-- whether paused or not. The run that has the
 -- head is the last one that begins at or before it; of every run only the wanted slice is unpacked.
 -- Nothing here is sorted with its payload: whoever reads puts the rows in order.
 SELECT head.processed_seq, head.attempts, head.paused, ahead.seq,
@@ -33,5 +34,5 @@ LEFT JOIN (
             COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) AS item
         LEFT JOIN {prefix}messages body ON body.id = item.id
     ) AS sized
-) AS ahead ON ahead.bytes_before < ? AND NOT head.paused
+) AS ahead ON ahead.bytes_before < ? AND (NOT head.paused OR ?)
 LEFT JOIN {prefix}messages m ON m.id = ahead.id

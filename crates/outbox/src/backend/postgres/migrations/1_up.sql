@@ -52,6 +52,7 @@ CREATE TABLE {prefix}processors (
     renewals BIGINT NOT NULL DEFAULT 0,
     holder TEXT,
     lease_until BIGINT NOT NULL DEFAULT 0,
+    lease_millis BIGINT NOT NULL DEFAULT 0,
     abandoned BOOLEAN NOT NULL DEFAULT FALSE
 ) WITH (fillfactor = 20);
 
@@ -88,3 +89,6 @@ CREATE TABLE {prefix}processes (
     started_at BIGINT NOT NULL,
     seen_at BIGINT NOT NULL
 ) WITH (fillfactor = 50);
+
+CREATE TABLE {prefix}schema (version INTEGER NOT NULL PRIMARY KEY);
+INSERT INTO {prefix}schema (version) VALUES (1);

@@ -1,13 +1,13 @@
--- Settles ($4 to $6 and the burials $7 to $10), renews, and reads what comes next: one statement, one
--- round trip. Without a settlement $4 is null and the cursor stays.
+-- Settles ($3 to $5 and the burials $6 to $9), renews, and reads what comes next: one statement, one
+-- round trip. Without a settlement $3 is null and the cursor stays.
 WITH held AS (
     UPDATE {prefix}processors
-    SET processed_seq = COALESCE($4, processed_seq),
-        attempts = CASE WHEN $4 IS NULL THEN attempts ELSE $5 END,
-        last_error = CASE WHEN $4 IS NULL THEN last_error ELSE $6 END,
-        lease_until = {now} + $3, renewals = renewals + 1
+    SET processed_seq = COALESCE($3, processed_seq),
+        attempts = CASE WHEN $3 IS NULL THEN attempts ELSE $4 END,
+        last_error = CASE WHEN $3 IS NULL THEN last_error ELSE $5 END,
+        lease_until = {now} + lease_millis, renewals = renewals + 1
     WHERE partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
-      AND processed_seq <= COALESCE($4, processed_seq)
+      AND processed_seq <= COALESCE($3, processed_seq)
     RETURNING partition_id, processed_seq, attempts, paused
 ), buried AS (
     INSERT INTO {prefix}dead_letters
@@ -16,7 +16,7 @@ WITH held AS (
     SELECT m.partition_id, dead.seq, m.id, m.created_at, {now}, m.payload_type, m.key, m.headers,
            m.payload, dead.attempts, dead.reason
     FROM held
-    CROSS JOIN UNNEST($7::bigint[], $8::bigint[], $9::bigint[], $10::text[])
+    CROSS JOIN UNNEST($6::bigint[], $7::bigint[], $8::bigint[], $9::text[])
         AS dead (id, seq, attempts, reason)
     JOIN {prefix}messages m ON m.id = dead.id
     ON CONFLICT (partition_id, seq) DO NOTHING
@@ -39,17 +39,17 @@ LEFT JOIN LATERAL (
             FROM (
                 SELECT r.first_seq, r.ids FROM {prefix}runs r
                 WHERE r.partition_id = head.partition_id AND r.last_seq > head.processed_seq
-                ORDER BY r.last_seq LIMIT $11
+                ORDER BY r.last_seq LIMIT $10
             ) AS run
             CROSS JOIN LATERAL UNNEST(run.ids[
                 GREATEST(head.processed_seq - run.first_seq + 2, 1)
-                : head.processed_seq + $11 - run.first_seq + 1
+                : head.processed_seq + $10 - run.first_seq + 1
             ]) WITH ORDINALITY AS item (id, place)
-            WHERE NOT head.paused
+            WHERE NOT head.paused OR $12
         ) AS numbered
         LEFT JOIN {prefix}messages body ON body.id = numbered.id
-        ORDER BY numbered.seq LIMIT $11
+        ORDER BY numbered.seq LIMIT $10
     ) AS sized
-) AS next ON next.bytes_before < $12
+) AS next ON next.bytes_before < $11
 LEFT JOIN {prefix}messages m ON m.id = next.id
 ORDER BY next.seq

@@ -7,7 +7,7 @@ SELECT * FROM (
                       JOIN {prefix}messages m
                         ON m.partition_id = p.partition_id AND m.xid = open.xid) AS unsequenced,
            p.last_seq > c.processed_seq AND NOT c.paused AND NOT q.paused AS pending,
-           c.holder, c.epoch, c.renewals, c.lease_until <= {now} AS expired
+           c.holder, c.epoch, c.renewals, c.lease_millis, c.lease_until <= {now} AS expired
     FROM {prefix}partitions p
     JOIN {prefix}processors c ON c.partition_id = p.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue

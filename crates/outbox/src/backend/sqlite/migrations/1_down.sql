@@ -1,3 +1,4 @@
+DROP TABLE IF EXISTS {prefix}schema;
 DROP TABLE IF EXISTS {prefix}processes;
 DROP TABLE IF EXISTS {prefix}dead_letters;
 DROP TABLE IF EXISTS {prefix}processors;

@@ -4,8 +4,9 @@ CREATE TABLE {prefix}queues (
     paused INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- `last_seq` and `last_id`: the last sequenced message; `last_count`: how many the last step had. SQLite has one writer, so ids are in commit
--- order and everything behind `last_id` is new: the order lives in the ids and needs no runs.
+-- `last_seq` and `last_id`: the last sequenced message; `last_count`: how many the last step had.
+-- SQLite has one writer, so ids are in commit order and everything behind `last_id` is new: the order
+-- lives in the ids and needs no runs.
 CREATE TABLE {prefix}partitions (
     partition_id INTEGER NOT NULL PRIMARY KEY,
     queue TEXT NOT NULL,
@@ -39,6 +40,7 @@ CREATE TABLE {prefix}processors (
     renewals INTEGER NOT NULL DEFAULT 0,
     holder TEXT,
     lease_until INTEGER NOT NULL DEFAULT 0,
+    lease_millis INTEGER NOT NULL DEFAULT 0,
     abandoned INTEGER NOT NULL DEFAULT 0
 );
 
@@ -69,3 +71,6 @@ CREATE TABLE {prefix}processes (
     started_at INTEGER NOT NULL,
     seen_at INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+CREATE TABLE {prefix}schema (version INTEGER NOT NULL PRIMARY KEY);
+INSERT INTO {prefix}schema (version) VALUES (1);

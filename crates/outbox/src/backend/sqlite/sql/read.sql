@@ -10,7 +10,7 @@ WITH head AS (
     FROM (
         SELECT m.id, LENGTH(m.payload) AS size
         FROM head JOIN {prefix}messages m ON m.partition_id = head.partition_id
-        WHERE m.id > head.processed_id AND m.id <= head.last_id AND NOT head.paused
+        WHERE m.id > head.processed_id AND m.id <= head.last_id AND (NOT head.paused OR ?4)
         ORDER BY m.id LIMIT ?2
     )
 )

@@ -1,0 +1,13 @@
+SELECT p.`partition`, m.id, m.created_at, m.payload_type, m.`key`, m.headers, m.payload
+FROM {prefix}messages m
+JOIN {prefix}partitions p ON p.partition_id = m.partition_id
+JOIN {prefix}processors c ON c.partition_id = m.partition_id
+WHERE p.queue = ?
+  AND NOT EXISTS (
+      SELECT 1 FROM {prefix}runs r
+      WHERE r.partition_id = m.partition_id AND r.first_seq <= c.processed_seq
+        AND FIND_IN_SET(m.id, REPLACE(
+            LEFT(r.ids, (LEAST(r.last_seq, c.processed_seq) - r.first_seq + 1) * r.width - 1),
+            ' ', '')) > 0
+  )
+ORDER BY m.id LIMIT ?

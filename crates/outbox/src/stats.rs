@@ -1,0 +1,63 @@
+//! What an operator wants to know: how far a partition is, what holds it up, who works on it.
+
+use std::time::SystemTime;
+
+use crate::backend::{Backend, Epoch, Pulse};
+use crate::error::OutboxError;
+use crate::outbox::Outbox;
+
+/// The state of one partition, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionStats {
+    /// The queue.
+    pub queue: String,
+    /// The partition within the queue.
+    pub partition: u32,
+    /// The database's number of the partition.
+    pub partition_id: i64,
+    /// The last sequence number given out.
+    pub last_seq: i64,
+    /// Everything at or below this is settled.
+    pub processed_seq: i64,
+    /// Whether committed messages wait for their sequence number.
+    pub unsequenced: bool,
+    /// When the first message that is not settled was enqueued.
+    pub head_created_at: Option<SystemTime>,
+    /// How often that message was tried.
+    pub attempts: u32,
+    /// Why it was not settled.
+    pub last_error: Option<String>,
+    /// Whether the partition or its queue is paused.
+    pub paused: bool,
+    /// The process that holds it.
+    pub holder: Option<String>,
+    /// How often it changed hands.
+    pub epoch: i64,
+    /// How many of its dead letters wait for somebody.
+    pub dead_letters: u64,
+    pub(crate) renewals: i64,
+}
+
+impl PartitionStats {
+    /// How many sequenced messages are not settled.
+    pub fn pending(&self) -> i64 {
+        self.last_seq - self.processed_seq
+    }
+
+    pub(crate) fn pulse(&self) -> Pulse {
+        Pulse {
+            epoch: Epoch(self.epoch),
+            renewals: self.renewals,
+        }
+    }
+}
+
+/// Looking at the state of things.
+impl<DB: Backend> Outbox<DB> {
+    /// The state of every partition of the registered queues, by queue and partition. One statement
+    /// that writes nothing.
+    pub async fn stats(&self) -> Result<Vec<PartitionStats>, OutboxError> {
+        DB::stats(&self.engine.store, &self.engine.partition_ids()).await
+    }
+}

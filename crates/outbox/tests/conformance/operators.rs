@@ -1,0 +1,300 @@
+//! What an operator can do, and what the outbox tells of itself: skipping, stats, long handlers,
+//! leases that are kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::{
+    DeadLetterFilter, LeaseConfig, LeasedMessageHandler, MessageResult, OutboxError, OutboxMessage,
+    TransactionalMessageHandler,
+};
+use tokio::sync::Notify;
+
+use super::stage::{FOUR, ONE, refusal, text_of};
+use super::{Collector, Dialect, Stage};
+
+/// Short, so that tests see it run out.
+const LEASE: LeaseConfig = LeaseConfig {
+    duration: Duration::from_millis(600),
+    headroom: Duration::from_millis(100),
+};
+
+/// Hangs on the message "stuck" until it is let go, then accepts it like any other.
+#[derive(Clone)]
+struct Stuck {
+    collector: Collector,
+    release: Arc<Notify>,
+}
+
+impl Stuck {
+    fn new() -> Self {
+        Self {
+            collector: Collector::new(),
+            release: Arc::new(Notify::new()),
+        }
+    }
+
+    async fn see(&self, message: &OutboxMessage) -> MessageResult {
+        let answer = self.collector.see(message);
+        if text_of(message) == "stuck" {
+            self.release.notified().await;
+        }
+        answer
+    }
+}
+
+impl LeasedMessageHandler for Stuck {
+    async fn handle(&self, message: &OutboxMessage) -> MessageResult {
+        self.see(message).await
+    }
+}
+
+/// The same inside a transaction.
+struct StuckInside(Stuck);
+
+impl<DB: Dialect> TransactionalMessageHandler<DB> for StuckInside {
+    async fn handle(&self, _: &mut DB::Connection, message: &OutboxMessage) -> MessageResult {
+        self.0.see(message).await
+    }
+}
+
+pub(crate) async fn a_skipped_message_is_dead_lettered_and_the_next_one_comes<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let stuck = Stuck::new();
+    let handle = stage.outbox().queue("orders", ONE).leased(stuck.clone());
+    let handle = handle.start().await.unwrap();
+    let outbox = handle.outbox();
+    stage.enqueue(outbox, 0, &["stuck", "next", "last"]).await;
+    let head = stuck.collector.wait_for(1).await.remove(0);
+
+    let skipped = outbox
+        .skip("orders", 0, "an operator said so")
+        .await
+        .unwrap();
+    assert_eq!(skipped, Some(head.id));
+    // The handler comes back, goes through the rest of its batch and settles nothing: its lease is
+    // gone. The rest comes again, the skipped message does not.
+    stuck.release.notify_one();
+    stuck.collector.wait_for(5).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 3)
+        .await;
+    let letters = outbox
+        .dead_letter_list(&DeadLetterFilter::new())
+        .await
+        .unwrap();
+    let [letter] = &letters[..] else {
+        panic!("one dead letter, not {letters:?}");
+    };
+    assert_eq!(letter.message_id, head.id);
+    assert_eq!(letter.last_error, "an operator said so");
+    let texts = stuck.collector.texts();
+    assert_eq!(texts, ["stuck", "next", "last", "next", "last"]);
+    assert_eq!(
+        outbox.skip("orders", 0, "nothing waits").await.unwrap(),
+        None
+    );
+    let error = outbox.skip("orders", 1, "no such place").await.unwrap_err();
+    assert!(
+        matches!(error, OutboxError::PartitionOutOfRange { max: 0, .. }),
+        "{error}"
+    );
+    handle.stop().await;
+}
+
+pub(crate) async fn a_paused_partition_can_be_skipped_and_stays_paused<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let collector = Collector::new();
+    let handle = stage.deliver(ONE, &collector).await;
+    let outbox = handle.outbox();
+    outbox.pause("orders", Some(0)).await.unwrap();
+    stage.enqueue(outbox, 0, &["bad", "good"]).await;
+    stage
+        .until("SELECT last_seq FROM outbox_partitions", 2)
+        .await;
+    assert!(outbox.skip("orders", 0, "bad").await.unwrap().is_some());
+    let stats = outbox.stats().await.unwrap().remove(0);
+    assert_eq!((stats.paused, stats.pending()), (true, 1));
+    assert!(collector.seen().is_empty());
+    outbox.resume("orders", Some(0)).await.unwrap();
+    collector.wait_for(1).await;
+    assert_eq!(collector.texts(), ["good"]);
+    handle.stop().await;
+}
+
+pub(crate) async fn stats_tell_what_waits_what_fails_and_who_holds_it<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let collector = Collector::answering(|message| match &*text_of(message) {
+        "failing" => MessageResult::Retry,
+        "poison" => MessageResult::Reject("poison".into()),
+        _ => MessageResult::Ok,
+    });
+    let handle = stage.deliver(FOUR, &collector).await;
+    let outbox = handle.outbox();
+    stage.enqueue(outbox, 0, &["fine", "poison", "fine"]).await;
+    stage
+        .enqueue(outbox, 2, &["fine", "failing", "behind"])
+        .await;
+    outbox.pause("orders", Some(3)).await.unwrap();
+    stage.enqueue(outbox, 3, &["paused"]).await;
+    stage
+        .until(
+            "SELECT COUNT(*) FROM outbox_processors WHERE attempts >= 2",
+            1,
+        )
+        .await;
+    stage
+        .until(
+            "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 3",
+            1,
+        )
+        .await;
+    stage
+        .until(
+            "SELECT COUNT(*) FROM outbox_partitions WHERE last_seq = 1",
+            1,
+        )
+        .await;
+    let stats = outbox.stats().await.unwrap();
+    assert_eq!(stats.len(), 4);
+    let [clean, untouched, failing, paused] = &stats[..] else {
+        unreachable!("four partitions");
+    };
+    assert_eq!(
+        (&*clean.queue, clean.partition, clean.last_seq),
+        ("orders", 0, 3)
+    );
+    assert_eq!(
+        (clean.pending(), clean.attempts, clean.dead_letters),
+        (0, 0, 1)
+    );
+    assert!(clean.holder.is_some() && clean.head_created_at.is_none() && !clean.unsequenced);
+    assert_eq!((untouched.last_seq, untouched.dead_letters), (0, 0));
+    assert_eq!((failing.processed_seq, failing.pending()), (1, 2));
+    assert!(failing.attempts >= 2 && failing.last_error.is_some());
+    assert!(failing.head_created_at.is_some());
+    assert_eq!((paused.paused, paused.pending()), (true, 1));
+    handle.stop().await;
+}
+
+pub(crate) async fn an_idle_lease_is_renewed_and_kept<DB: Dialect>(stage: &Stage<DB>) {
+    let collector = Collector::new();
+    let queue = stage
+        .outbox()
+        .queue("orders", ONE)
+        .leased(collector.clone());
+    let handle = queue.lease(LEASE).start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["before"]).await;
+    collector.wait_for(1).await;
+    let renewals = stage.number("SELECT renewals FROM outbox_processors").await;
+    // Several leases long, with nothing to do.
+    let kept = format!(
+        "SELECT COUNT(*) FROM outbox_processors WHERE renewals > {} AND epoch = 1",
+        renewals + 10
+    );
+    stage.until(&kept, 1).await;
+    stage.enqueue(handle.outbox(), 0, &["after"]).await;
+    let delivered = collector.wait_for(2).await;
+    assert_eq!(delivered[1].epoch, 1, "the lease never changed hands");
+    handle.stop().await;
+}
+
+pub(crate) async fn a_long_handler_keeps_its_lease_while_it_is_renewed<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let stuck = Stuck::new();
+    let queue = stage.outbox().queue("orders", ONE).leased(stuck.clone());
+    let queue = queue.lease(LEASE).renew_up_to(Duration::from_secs(3600));
+    let handle = queue.start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["stuck", "next"]).await;
+    stuck.collector.wait_for(1).await;
+    let renewals = stage.number("SELECT renewals FROM outbox_processors").await;
+    let kept = format!(
+        "SELECT COUNT(*) FROM outbox_processors WHERE renewals > {} AND epoch = 1",
+        renewals + 6
+    );
+    stage.until(&kept, 1).await;
+    stuck.release.notify_one();
+    stuck.collector.wait_for(2).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 2)
+        .await;
+    handle.stop().await;
+    let attempts: Vec<_> = stuck
+        .collector
+        .seen()
+        .iter()
+        .map(|seen| seen.attempts)
+        .collect();
+    assert_eq!(attempts, [0, 0], "handled once, and longer than a lease");
+}
+
+pub(crate) async fn renewal_has_an_end<DB: Dialect>(stage: &Stage<DB>) {
+    let stuck = Stuck::new();
+    let queue = stage.outbox().queue("orders", ONE).leased(stuck.clone());
+    let queue = queue.lease(LEASE).renew_up_to(LEASE.duration * 2);
+    let handle = queue.start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["stuck"]).await;
+    // Stopped at its limit, and given again.
+    let seen = stuck.collector.wait_for(2).await;
+    assert_eq!(seen[1].attempts, 1);
+    stage
+        .until(
+            "SELECT COUNT(*) FROM outbox_processors WHERE last_error = 'lease expired'",
+            1,
+        )
+        .await;
+    stuck.release.notify_one();
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 1)
+        .await;
+    handle.stop().await;
+
+    let queue = stage.outbox().queue("orders", ONE).leased(stuck.clone());
+    let error = refusal(queue.lease(LEASE).renew_up_to(Duration::from_millis(599))).await;
+    let says = "renew_up_to is 599ms, but must be at least lease.duration, 600ms";
+    assert_eq!(error.to_string(), says);
+}
+
+pub(crate) async fn a_long_transaction_is_not_cut_off_by_its_lease<DB: Dialect>(stage: &Stage<DB>) {
+    let stuck = Stuck::new();
+    let queue = stage.outbox().queue("orders", FOUR);
+    let queue = queue.transactional(StuckInside(stuck.clone()));
+    let queue = queue.lease(LEASE).renew_up_to(Duration::from_secs(20));
+    let handle = queue.start().await.unwrap();
+    let outbox = handle.outbox();
+    // Another partition's lease, which must be renewed while the transaction holds this one's row.
+    stage.enqueue(outbox, 1, &["other"]).await;
+    stuck.collector.wait_for(1).await;
+    stage.enqueue(outbox, 0, &["stuck"]).await;
+    stuck.collector.wait_for(2).await;
+    if DB::CONCURRENT_WRITERS {
+        let renewals = "SELECT MAX(renewals) FROM outbox_processors WHERE holder IS NOT NULL";
+        let now = stage.number(renewals).await;
+        let kept = format!(
+            "SELECT COUNT(*) FROM outbox_processors WHERE renewals > {}",
+            now + 6
+        );
+        stage.until(&kept, 1).await;
+        let busy = outbox.skip("orders", 0, "not now").await.unwrap_err();
+        assert!(
+            matches!(busy, OutboxError::PartitionBusy { partition: 0, .. }),
+            "{busy}"
+        );
+        assert!(busy.is_retryable());
+    }
+    stuck.release.notify_one();
+    stage
+        .until(
+            "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 1",
+            2,
+        )
+        .await;
+    handle.stop().await;
+    assert_eq!(stuck.collector.texts(), ["other", "stuck"]);
+    let epochs = "SELECT COUNT(*) FROM outbox_processors WHERE epoch > 1";
+    assert_eq!(stage.number(epochs).await, 0, "no lease was lost");
+}
