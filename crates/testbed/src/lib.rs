@@ -11,6 +11,8 @@
 
 mod database;
 mod server;
+mod wire;
 
 pub use database::{Database, with_database};
 pub use server::{Server, announce};
+pub use wire::{After, Fault, Wire};
