@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034 # The variables it sets are read by the scripts that source it.
 # Owns what the scripts know about each database: its name, where its server programs are, how a
 # throw-away server of it is initialised and served, and how its version is asked for.
-# It starts and stops nothing: scripts/with-servers does that. To add a database, add its name here
+# It starts and stops nothing: lib/throw_away.sh does that. To add a database, add its name here
 # and the functions that carry its name.
 
 all_databases=(postgres mariadb mysql sqlite)

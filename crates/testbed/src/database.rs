@@ -31,6 +31,16 @@ impl Database {
         &self.url
     }
 
+    /// One that is there already, on a server that goes away with it.
+    pub(crate) fn given(server: Server, url: String) -> Self {
+        Self {
+            server,
+            name: url.rsplit('/').next().unwrap_or_default().to_owned(),
+            url,
+            _folder: None,
+        }
+    }
+
     async fn create(server: Server) -> Self {
         let name = unique_name();
         let Some(admin_url) = server.admin_url().filter(|_| server != Server::Sqlite) else {

@@ -2,7 +2,8 @@
 //!
 //! `scripts/with-servers` starts the servers and says in the environment where they are. Every test
 //! gets a database of its own on them, so tests run in parallel and never see each other; it is
-//! removed when the test ends, also when it fails. This crate knows nothing of outboxes.
+//! removed when the test ends, also when it fails. A test that needs to crash its server has a
+//! [`PrivateServer`]; one that needs a bad network has a [`Wire`]. This crate knows nothing of outboxes.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -10,9 +11,11 @@
 //! | `OUTBOX_TEST_POSTGRES_URL`, `OUTBOX_TEST_MARIADB_URL`, `OUTBOX_TEST_MYSQL_URL` | an account that may create databases |
 
 mod database;
+mod private_server;
 mod server;
 mod wire;
 
 pub use database::{Database, with_database};
+pub use private_server::PrivateServer;
 pub use server::{Server, announce};
 pub use wire::{After, Fault, Wire};
