@@ -4,6 +4,8 @@
 
 mod conformance;
 mod markers;
+mod wire;
 
 conformance::suite!(sqlx::MySql, testbed::Server::MariaDb);
+wire::suite!(sqlx::MySql, testbed::Server::MariaDb);
 markers::suite!(testbed::Server::MariaDb);

@@ -4,6 +4,8 @@
 
 mod conformance;
 mod markers;
+mod wire;
 
 conformance::suite!(sqlx::MySql, testbed::Server::MySql);
+wire::suite!(sqlx::MySql, testbed::Server::MySql);
 markers::suite!(testbed::Server::MySql);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod conformance;
+mod wire;
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use testbed::{Server, with_database};
 use tokio::time::Instant;
 
 conformance::suite!(sqlx::Postgres, testbed::Server::Postgres);
+wire::suite!(sqlx::Postgres, testbed::Server::Postgres);
 
 #[tokio::test]
 async fn a_prepared_transaction_is_delivered_when_it_commits() {

@@ -4,15 +4,107 @@
 
 mod conformance;
 
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use conformance::boundaries::{self, MAX_PLACES, Mode};
+use conformance::stage::{ONE, text_message, text_of};
+use conformance::{Collector, Dialect as _, Stage};
+use sqlx::Sqlite;
+use testbed::{Server, with_database};
+
 conformance::suite!(sqlx::Sqlite, testbed::Server::Sqlite);
+
+const DYING_URL: &str = "OUTBOX_TEST_DYING_URL";
+const DYING_MODE: &str = "OUTBOX_TEST_DYING_MODE";
+const DYING_AT: &str = "OUTBOX_TEST_DYING_AT";
+
+/// Not a test: the process that dies at its n-th commit, right before it takes effect. What lies
+/// between two commits leaves no trace in the file, so these are all the places there are.
+#[tokio::test]
+#[ignore = "started by the tests that let it die"]
+async fn dying_process() {
+    let Ok(url) = std::env::var(DYING_URL) else {
+        return;
+    };
+    let at: u64 = std::env::var(DYING_AT).unwrap().parse().unwrap();
+    let mode = match &*std::env::var(DYING_MODE).unwrap() {
+        "leased" => Mode::Leased,
+        _ => Mode::Transactional,
+    };
+    let pool = Sqlite::connect(&url, 1).await;
+    let collector = Collector::answering(|message| {
+        println!("handling {}", text_of(message));
+        boundaries::answer(message)
+    });
+    let mut kit = boundaries::kit(pool.clone(), mode, &collector)
+        .await
+        .unwrap();
+    let commits = AtomicU64::new(0);
+    let mut connection = pool.acquire().await.unwrap();
+    connection
+        .lock_handle()
+        .await
+        .unwrap()
+        .set_commit_hook(move || {
+            if commits.fetch_add(1, Ordering::Relaxed) + 1 == at {
+                std::process::abort();
+            }
+            true
+        });
+    drop(connection);
+    boundaries::run(&mut kit, &format!("{mode:?}-{at}"))
+        .await
+        .unwrap();
+    println!("came to its end");
+}
+
+async fn die_at_every_commit(mode: Mode) {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        boundaries::set(&stage, mode).await;
+        let mut delivered = Vec::new();
+        for at in 1..=MAX_PLACES {
+            let process = tokio::process::Command::new(std::env::current_exe().unwrap())
+                .args(["dying_process", "--exact", "--ignored", "--nocapture"])
+                .env(DYING_URL, &stage.url)
+                .env(DYING_MODE, format!("{mode:?}").to_lowercase())
+                .env(DYING_AT, at.to_string())
+                .stderr(Stdio::null())
+                .output()
+                .await
+                .unwrap();
+            let said = String::from_utf8(process.stdout).unwrap();
+            let handled = said.lines().filter_map(|line| line.split_once("handling "));
+            delivered.extend(handled.map(|(_, text)| text.to_owned()));
+            let heir = boundaries::collector();
+            boundaries::take_over(&stage, mode, &heir).await;
+            delivered.extend(heir.texts());
+            boundaries::inspect(&stage, mode, &delivered).await;
+            if said.contains("came to its end") {
+                assert!(at > 4, "there are more places to die at than {at}");
+                return;
+            }
+        }
+        panic!("a run has more than {MAX_PLACES} commits");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leased_process_may_die_at_any_commit() {
+    die_at_every_commit(Mode::Leased).await;
+}
+
+#[tokio::test]
+async fn a_transactional_process_may_die_at_any_commit() {
+    die_at_every_commit(Mode::Transactional).await;
+}
 
 #[tokio::test]
 async fn a_transaction_can_run_in_a_spawned_task() {
-    use conformance::Stage;
-    use conformance::stage::{ONE, text_message};
-
-    testbed::with_database(testbed::Server::Sqlite, async |database| {
-        let stage = Stage::<sqlx::Sqlite>::set(database).await;
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
         let queue = stage.outbox().queue("orders", ONE);
         let handle = queue.produce_only().start().await.unwrap();
         let outbox = handle.outbox().clone();

@@ -2,6 +2,7 @@
 //! it; a test is a function here and a name in the list of the macro.
 
 pub(crate) mod batches;
+pub(crate) mod boundaries;
 pub(crate) mod crashes;
 pub(crate) mod delivery;
 mod dialect;
@@ -118,16 +119,20 @@ macro_rules! suite {
     (@tests $database:ty, $server:expr, $($module:ident: [$($test:ident),* $(,)?]),* $(,)?) => {$(
         mod $module {
             $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    testbed::with_database($server, async |database| {
-                        let stage = $crate::conformance::Stage::<$database>::set(database).await;
-                        $crate::conformance::$module::$test(&stage).await;
-                    })
-                    .await;
-                }
+                $crate::conformance::suite!(@test $database, $server, $test,
+                    [$crate::conformance::$module::$test]);
             )*
         }
     )*};
+    (@test $database:ty, $server:expr, $test:ident, [$($path:tt)*]) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            testbed::with_database($server, async |database| {
+                let stage = $crate::conformance::Stage::<$database>::set(database).await;
+                $($path)*(&stage).await;
+            })
+            .await;
+        }
+    };
 }
 pub(crate) use suite;

@@ -27,14 +27,8 @@ macro_rules! suite {
     (@tests $server:expr, [$($test:ident),* $(,)?]) => {
         mod only_here {
             $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    testbed::with_database($server, async |database| {
-                        let stage = $crate::conformance::Stage::<sqlx::MySql>::set(database).await;
-                        $crate::markers::$test(&stage).await;
-                    })
-                    .await;
-                }
+                $crate::conformance::suite!(@test sqlx::MySql, $server, $test,
+                    [$crate::markers::$test]);
             )*
         }
     };

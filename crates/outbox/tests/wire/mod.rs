@@ -1,0 +1,130 @@
+//! What can happen on the wire to a server: a process that dies before any request, or before the reply
+//! to any, which is where a lost commit reply is; connections that are lost there.
+
+use std::time::Duration;
+
+use outbox::OutboxError;
+use outbox::testing::TestOutbox;
+use testbed::{After, Fault, Wire};
+
+use crate::conformance::boundaries::{
+    MAX_PLACES, Mode, collector, inspect, kit, run, set, take_over,
+};
+use crate::conformance::{Dialect, Stage};
+
+/// Makes a test of every test here.
+macro_rules! suite {
+    ($database:ty, $server:expr) => {
+        $crate::wire::suite!(@tests $database, $server, [
+            a_leased_process_may_die_before_any_request,
+            a_leased_process_may_die_before_any_reply,
+            a_transactional_process_may_die_before_any_request,
+            a_transactional_process_may_die_before_any_reply,
+            a_connection_may_be_lost_before_any_reply,
+        ]);
+    };
+    (@tests $database:ty, $server:expr, [$($test:ident),* $(,)?]) => {
+        mod on_the_wire {
+            $(
+                $crate::conformance::suite!(@test $database, $server, $test,
+                    [$crate::wire::$test]);
+            )*
+        }
+    };
+}
+pub(crate) use suite;
+
+/// Runs until one comes to its end, each dying one request later than the one before.
+async fn die_at_every_request<DB: Dialect>(stage: &Stage<DB>, mode: Mode, fault: Fault) {
+    let collector = collector();
+    for n in 1..=MAX_PLACES {
+        let wire = Wire::to(&stage.url).await;
+        // What died was in the middle of something: its connections are not used again.
+        let pool = DB::connect(wire.url(), 2).await;
+        let mut kit = kit(pool, mode, &collector).await.unwrap();
+        wire.fail_at(n, fault, After::Silent);
+        let name = format!("{mode:?}-{fault:?}-{n}");
+        let ended = tokio::select! {
+            biased;
+            () = wire.wait_tripped() => false,
+            ended = run(&mut kit, &name) => {
+                ended.unwrap();
+                true
+            }
+        };
+        drop(kit);
+        drop(wire);
+        take_over(stage, mode, &collector).await;
+        inspect(stage, mode, &collector.texts()).await;
+        if ended {
+            assert!(n > 15, "there are more places to die at than {n}");
+            return;
+        }
+    }
+    panic!("a run has more than {MAX_PLACES} requests");
+}
+
+pub(crate) async fn a_leased_process_may_die_before_any_request<DB: Dialect>(stage: &Stage<DB>) {
+    set(stage, Mode::Leased).await;
+    die_at_every_request(stage, Mode::Leased, Fault::BeforeRequest).await;
+}
+
+pub(crate) async fn a_leased_process_may_die_before_any_reply<DB: Dialect>(stage: &Stage<DB>) {
+    set(stage, Mode::Leased).await;
+    die_at_every_request(stage, Mode::Leased, Fault::LostReply).await;
+}
+
+pub(crate) async fn a_transactional_process_may_die_before_any_request<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    set(stage, Mode::Transactional).await;
+    die_at_every_request(stage, Mode::Transactional, Fault::BeforeRequest).await;
+}
+
+pub(crate) async fn a_transactional_process_may_die_before_any_reply<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    set(stage, Mode::Transactional).await;
+    die_at_every_request(stage, Mode::Transactional, Fault::LostReply).await;
+}
+
+async fn recover<DB: Dialect>(kit: &mut TestOutbox<DB>) -> Result<(), OutboxError> {
+    kit.advance(Duration::from_secs(10)).await?;
+    kit.drain().await?;
+    Ok(())
+}
+
+/// Not a crash: every connection is lost at that place, and the process goes on.
+pub(crate) async fn a_connection_may_be_lost_before_any_reply<DB: Dialect>(stage: &Stage<DB>) {
+    set(stage, Mode::Transactional).await;
+    for mode in [Mode::Transactional, Mode::Leased] {
+        stage.run("DELETE FROM orders").await;
+        stage.run("DELETE FROM effects").await;
+        stage.run("DELETE FROM outbox_dead_letters").await;
+        let collector = collector();
+        let wire = Wire::to(&stage.url).await;
+        let pool = DB::connect(wire.url(), 2).await;
+        let mut kit = kit(pool, mode, &collector).await.unwrap();
+        let mut ended = false;
+        for n in 1..=MAX_PLACES {
+            wire.fail_at(n, Fault::LostReply, After::Cut);
+            let name = format!("{mode:?}-cut-{n}");
+            let _ = run(&mut kit, &name).await;
+            ended = !wire.tripped();
+            // Whatever went wrong, the next drain puts it right, without any lease running out: this is
+            // longer than the longest backoff and shorter than a lease.
+            let mut tries = 0;
+            while let Err(error) = recover(&mut kit).await {
+                tries += 1;
+                assert!(tries < 5, "it does not come back: {error}");
+            }
+            kit.assert_nothing_enqueued("orders").await;
+            inspect(stage, mode, &collector.texts()).await;
+            if ended {
+                break;
+            }
+        }
+        assert!(ended, "a run has more than {MAX_PLACES} requests");
+        kit.stop().await.unwrap();
+    }
+}
