@@ -6,9 +6,11 @@ mod conformance;
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use conformance::boundaries::{self, MAX_PLACES, Mode};
-use conformance::stage::{ONE, text_message, text_of};
+use conformance::stage::{ONE, PATIENCE, text_message, text_of};
 use conformance::{Collector, Dialect as _, Stage};
 use sqlx::Sqlite;
 use testbed::{Server, with_database};
@@ -122,6 +124,57 @@ async fn a_transaction_can_run_in_a_spawned_task() {
         request.await.unwrap().unwrap();
         assert_eq!(stage.number("SELECT COUNT(*) FROM effects").await, 1);
         handle.stop().await;
+    })
+    .await;
+}
+
+/// Where the log goes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_state_of_the_queues_is_logged_as_often_as_asked() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        // Of this thread, on which all workers of this test run.
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let queue = stage.outbox().stats_interval(Duration::from_millis(10));
+        let queue = queue.queue("orders", ONE).leased(Collector::new());
+        let handle = queue.start().await.unwrap();
+        handle.outbox().pause("orders", None).await.unwrap();
+        stage.enqueue(handle.outbox(), 0, &["a", "b"]).await;
+        let state = r#"queue="orders" pending=2 "#;
+        let logged = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(5));
+            while !String::from_utf8_lossy(&log.0.lock().unwrap()).contains(state) {
+                looks.tick().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, logged)
+            .await
+            .expect("a line");
+        handle.stop().await;
+        let text = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+        let line = text.lines().find(|line| line.contains(state)).unwrap();
+        for field in ["held_here=1", "failing=0", "paused=1", "dead_letters=0"] {
+            assert!(line.contains(field), "{line}");
+        }
     })
     .await;
 }

@@ -94,6 +94,9 @@ impl<DB: Backend> Sequencer<DB> {
                     total += u64::from(count);
                     if count > 0 {
                         engine.note_sequenced(partition_id);
+                    } else {
+                        // Another process was faster: what it sequenced may be for us.
+                        engine.ring(partition_id);
                     }
                     if !more {
                         return (total, Outcome::Finished);

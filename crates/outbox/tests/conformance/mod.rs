@@ -107,6 +107,7 @@ macro_rules! suite {
             several: [
                 two_processes_share_a_queue_without_doubling,
                 a_stopped_process_is_replaced_at_once,
+                another_process_hears_of_new_work_at_once,
                 a_cursor_never_moves_back,
                 a_zombie_settles_nothing,
                 lost_connections_are_survived,

@@ -93,6 +93,31 @@ pub(crate) async fn a_stopped_process_is_replaced_at_once<DB: Dialect>(stage: &S
     two.stop().await;
 }
 
+pub(crate) async fn another_process_hears_of_new_work_at_once<DB: Dialect>(stage: &Stage<DB>) {
+    let collector = Collector::new();
+    let handle = stage.deliver(ONE, &collector).await;
+    let pool = stage.another_pool(4).await;
+    let producer = quick(Outbox::builder(pool)).queue("orders", ONE);
+    let producer = producer.produce_only().start().await.unwrap();
+    stage.enqueue(producer.outbox(), 0, &["warm up"]).await;
+    collector.wait_for(1).await;
+    let mut waits = Vec::new();
+    for number in 0..31 {
+        let started = Instant::now();
+        stage.enqueue(producer.outbox(), 0, &["x"]).await;
+        collector.wait_for(number + 2).await;
+        waits.push(started.elapsed());
+    }
+    waits.sort();
+    assert!(
+        waits[15] < DB::HEARD_WITHIN,
+        "in the middle {:?}",
+        waits[15]
+    );
+    producer.stop().await;
+    handle.stop().await;
+}
+
 pub(crate) async fn a_zombie_settles_nothing<DB: Dialect>(stage: &Stage<DB>) {
     // The handler loses its lease while it runs: somebody else has the partition now.
     let collector = Collector::new();
