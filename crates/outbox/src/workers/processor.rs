@@ -227,6 +227,8 @@ impl<DB: Backend> Processor<DB> {
                 }
             }
             if self.engine.clock.now() - started >= DRAIN {
+                // The time of what was read ahead runs while we wait for our pace or a permit.
+                self.ahead = None;
                 return Ok(Directive::Proceed(report));
             }
         }
