@@ -467,7 +467,10 @@ impl<DB: Backend> Processor<DB> {
                 reason,
                 "batch undone"
             );
-            self.transition(&result, u32::try_from(before).ok());
+            // At once and not at the threshold: every further try would undo the others again, and on
+            // databases where DDL commits it would commit them again.
+            let reject = HandlerResult::Reject { reason };
+            self.transition(&reject, u32::try_from(before).ok());
             return Ok(Step::Settled {
                 messages: 0,
                 full: false,
