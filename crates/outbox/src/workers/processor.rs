@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{
-    Advance, Backend, Claimed, Head, Lease, PartitionId, ReadLimit, Settlement, StoredMessage,
+    Advance, Backend, Claimed, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Settlement,
+    StoredMessage,
 };
 use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
 use crate::error::OutboxError;
@@ -424,20 +425,21 @@ impl<DB: Backend> Processor<DB> {
                 return self.transaction_gone(held, &head, &messages, gone).await;
             }
         };
+        let mode = self.mode.clone();
         let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
-        let settled = self.heard(async {
-            let (settlement, nothing) = (Some(&settlement), ReadLimit::NOTHING);
-            let settled = DB::advance(sql, &mut transaction, lease, settlement, nothing).await?;
-            if settled == Advance::Lost {
-                transaction.roll_back().await?;
-            } else {
-                transaction.commit().await?;
+        let settled = self.heard(commit(sql, transaction, lease, &settlement)).await;
+        match settled {
+            Ok(Advance::Held(_)) => Ok(self.went_on(step)),
+            Ok(Advance::Lost) => Ok(Step::Lost),
+            // What a handler did can make the settlement or the commit fail for good: a constraint
+            // that is checked last. Unless a message was alone nobody knows whose doing it was.
+            Err(error @ OutboxError::Database(_)) if !error.is_retryable() => {
+                self.mode = mode;
+                let before = usize::from(messages.len() > 1);
+                let gone = TransactionGone::Ended { before, error };
+                self.transaction_gone(held, &head, &messages, gone).await
             }
-            Ok(settled)
-        });
-        match settled.await? {
-            Advance::Lost => Ok(Step::Lost),
-            Advance::Held(_) => Ok(self.went_on(step)),
+            Err(error) => Err(error),
         }
     }
 
@@ -604,6 +606,22 @@ impl<DB: Backend> Processor<DB> {
         };
         head.messages.iter().enumerate().map(message).collect()
     }
+}
+
+/// Settles what was delivered in a transaction, and ends it.
+async fn commit<DB: Backend>(
+    sql: &DB::Statements,
+    mut transaction: OwnTransaction<DB>,
+    lease: Lease,
+    settlement: &Settlement,
+) -> Result<Advance, OutboxError> {
+    let (settlement, nothing) = (Some(settlement), ReadLimit::NOTHING);
+    let settled = DB::advance(sql, &mut transaction, lease, settlement, nothing).await?;
+    match settled {
+        Advance::Lost => transaction.roll_back().await?,
+        Advance::Held(_) => transaction.commit().await?,
+    }
+    Ok(settled)
 }
 
 impl<DB: Backend> WorkerAction for Processor<DB> {
