@@ -272,6 +272,15 @@ impl<DB: Backend> Processor<DB> {
         if messages.is_empty() {
             return Ok(Step::Nothing);
         }
+        if Instant::now() >= deadline {
+            // The read itself took so long, for a connection or a lock: nobody was tried, so nobody
+            // failed. The next read renews the lease.
+            return Ok(Step::Settled {
+                messages: 0,
+                full: true,
+                result: HandlerResult::Success,
+            });
+        }
         let delivery = deliver::leased(handler, &messages, deadline).await;
         let (settlement, mut step) = self.conclude(&head, &messages, delivery, self.limit());
         let deadline = self.deadline();
@@ -382,18 +391,20 @@ impl<DB: Backend> Processor<DB> {
         handler: &Transactional<DB>,
         held: Held,
     ) -> Result<Step, OutboxError> {
-        let (limit, deadline) = (self.limit(), self.deadline());
+        let limit = self.limit();
         let engine = Arc::clone(&self.engine);
         let (sql, lease) = (&engine.store.sql, held.lease);
         let orphan_millis = millis(self.queue.handler_budget() + self.queue.lease.headroom);
         let opened = self.heard(async {
             let mut transaction = DB::begin(&engine.store, Some(orphan_millis)).await?;
+            // Waiting for a connection, or for SQLite's one writer, is not the handler's time.
+            let deadline = self.deadline();
             let head = DB::advance(sql, &mut transaction, lease, None, limit).await?;
-            Ok((transaction, head))
+            Ok((transaction, head, deadline))
         });
-        let (mut transaction, head) = match opened.await? {
-            (transaction, Advance::Held(head)) => (transaction, head),
-            (transaction, Advance::Lost) => {
+        let (mut transaction, head, deadline) = match opened.await? {
+            (transaction, Advance::Held(head), deadline) => (transaction, head, deadline),
+            (transaction, Advance::Lost, _) => {
                 self.heard(transaction.roll_back()).await?;
                 return Ok(Step::Lost);
             }
@@ -427,7 +438,9 @@ impl<DB: Backend> Processor<DB> {
         };
         let mode = self.mode.clone();
         let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
-        let settled = self.heard(commit(sql, transaction, lease, &settlement)).await;
+        let settled = self
+            .heard(commit(sql, transaction, lease, &settlement))
+            .await;
         match settled {
             Ok(Advance::Held(_)) => Ok(self.went_on(step)),
             Ok(Advance::Lost) => Ok(Step::Lost),
