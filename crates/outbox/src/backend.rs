@@ -30,6 +30,8 @@ use crate::stats::PartitionStats;
 
 pub(crate) use connection::OwnConnection;
 pub use prefix::TablePrefix;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use transaction::ORPHAN_MILLIS;
 pub(crate) use transaction::OwnTransaction;
 
 /// The version of the schema this library works with.
@@ -592,7 +594,8 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     fn hear(listener: &mut Self::Listener) -> impl Future<Output = Answer<()>> + Send;
 
     /// Begins a transaction of ours: READ COMMITTED, or IMMEDIATE on SQLite. One that stays idle
-    /// for longer than `orphan_millis` is ended by the server, where it can.
+    /// for longer than `orphan_millis` is ended by the server, where it can: its process has vanished,
+    /// and others need what it holds. Without a number, a second and a half.
     #[doc(hidden)]
     fn begin(
         store: &Store<Self>,

@@ -16,6 +16,12 @@ use crate::error::OutboxError;
 pub(crate) type Restore<DB> =
     fn(&mut <DB as Database>::Connection) -> BoxFuture<'_, Result<(), sqlx::Error>>;
 
+/// How long a transaction of ours in which no handler runs may hear nothing from us. Its statements
+/// follow each other at once, so this is long; and it is short enough that whoever waits for its locks
+/// goes on in time.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) const ORPHAN_MILLIS: i64 = 1_500;
+
 /// An open transaction on a connection of the pool.
 pub struct OwnTransaction<DB: Database> {
     connection: OwnConnection<DB>,

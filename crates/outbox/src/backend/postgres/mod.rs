@@ -16,8 +16,9 @@ use super::decode::{
 use super::prefix::statements;
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
+    Lease, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit,
+    Seq, Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource,
+    sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
@@ -556,7 +557,11 @@ impl Backend for Postgres {
 
     async fn repair(store: &Store<Self>) -> Answer<u64> {
         // One snapshot for all statements: what commits later is not in it and is found as new.
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE".into_sql_str();
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE; \
+             SET LOCAL idle_in_transaction_session_timeout = {ORPHAN_MILLIS}"
+        );
+        let begin = AssertSqlSafe(begin).into_sql_str();
         let mut transaction = OwnTransaction::begin(&store.pool, begin).await?;
         query!(store.sql.repair_lock)
             .execute(&mut *transaction)
@@ -614,16 +619,13 @@ impl Backend for Postgres {
         store: &Store<Self>,
         orphan_millis: Option<i64>,
     ) -> Answer<OwnTransaction<Self>> {
-        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE".into_sql_str();
-        let mut transaction = OwnTransaction::begin(&store.pool, begin).await?;
-        if let Some(millis) = orphan_millis {
-            let set = "SELECT SET_CONFIG('idle_in_transaction_session_timeout', $1, TRUE)";
-            sqlx::query(set)
-                .bind(millis.to_string())
-                .execute(&mut *transaction)
-                .await?;
-        }
-        Ok(transaction)
+        let millis = orphan_millis.unwrap_or(ORPHAN_MILLIS);
+        // Two statements in one round trip.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+             SET LOCAL idle_in_transaction_session_timeout = {millis}"
+        );
+        OwnTransaction::begin(&store.pool, AssertSqlSafe(begin).into_sql_str()).await
     }
 
     fn is_passing(error: &dyn DatabaseError) -> bool {
