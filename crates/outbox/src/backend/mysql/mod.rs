@@ -23,8 +23,9 @@ use super::decode::{partition_stats, queue_list, stored_message, survey, unsettl
 use super::prefix::statements;
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
+    Lease, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit,
+    Seq, Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource,
+    sealed,
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
@@ -555,9 +556,7 @@ impl Backend for MySql {
         store: &Store<Self>,
         orphan_millis: Option<i64>,
     ) -> Answer<OwnTransaction<Self>> {
-        let Some(millis) = orphan_millis else {
-            return OwnTransaction::begin(&store.pool, BEGIN_OURS.into_sql_str()).await;
-        };
+        let millis = orphan_millis.unwrap_or(ORPHAN_MILLIS);
         // Both servers know such a timeout for sessions only, in whole seconds, so it is set before
         // and put back after. Should that fail, the connection is closed.
         let seconds = millis.div_euclid(1000).saturating_add(1);
