@@ -24,7 +24,6 @@ use crate::handler::{
     TransactionalMessageHandler,
 };
 use crate::outbox::Outbox;
-use crate::patience::Patience;
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::{OutboxProfile, WorkerTuning};
@@ -526,7 +525,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .listener(TracingListener)
             .build(Stats {
                 engine: Arc::clone(engine),
-                patience: Patience::default(),
+                patience: engine.patience(),
             });
         workers.spawn("stats", worker.run());
 
@@ -544,7 +543,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 .listener(TracingListener)
                 .build(Herald {
                     engine: Arc::clone(engine),
-                    patience: Patience::default(),
+                    patience: engine.patience(),
                 });
             workers.spawn("herald", worker.run());
             // Asks again after a lost connection, for nobody would ring it.
@@ -557,7 +556,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 .build(Listener {
                     engine: Arc::clone(engine),
                     connection: None,
-                    patience: Patience::default(),
+                    patience: engine.patience(),
                 });
             workers.spawn("listener", worker.run());
         }

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
 use crate::error::OutboxError;
 use crate::handler::Handler;
+use crate::patience::Patience;
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::OutboxProfile;
@@ -139,6 +140,12 @@ pub(crate) struct Engine<DB: Backend> {
 }
 
 impl<DB: Backend> Engine<DB> {
+    /// How long a worker waits for the database.
+    pub(crate) fn patience(&self) -> Patience {
+        let leases = self.queues.values().map(|queue| queue.lease.duration);
+        Patience::new(leases.min().unwrap_or_default())
+    }
+
     /// Every partition of every registered queue.
     pub(crate) fn partition_ids(&self) -> Vec<PartitionId> {
         self.queues

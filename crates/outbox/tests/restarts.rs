@@ -1,5 +1,5 @@
 //! The server itself crashes and comes back, while producers and handlers go on.
-#![cfg(any(feature = "postgres", feature = "mysql"))]
+#![cfg(all(feature = "testing", any(feature = "postgres", feature = "mysql")))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 #[expect(

@@ -1,5 +1,5 @@
 //! A real dump, restored into another cluster, where transaction ids begin anew.
-#![cfg(feature = "postgres")]
+#![cfg(all(feature = "testing", feature = "postgres"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 #[expect(

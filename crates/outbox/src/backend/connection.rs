@@ -9,9 +9,13 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::OutboxError;
 
+/// How long to wait for a connection before asking anew. While a server is away a pool tries less and
+/// less often, by itself after seconds only, and would find its return late.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// How long a connection that goes back to the pool may take to answer the pool's ping.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -23,10 +27,20 @@ pub(crate) struct OwnConnection<DB: Database> {
 
 impl<DB: Database> OwnConnection<DB> {
     pub(crate) async fn acquire(pool: &Pool<DB>) -> Result<Self, OutboxError> {
-        Ok(Self {
-            connection: pool.acquire().await?,
-            sound: false,
-        })
+        let until = Instant::now() + pool.options().get_acquire_timeout();
+        loop {
+            let asked = timeout_at(until.min(Instant::now() + ASK_AGAIN), pool.acquire());
+            match asked.await {
+                Ok(connection) => {
+                    return Ok(Self {
+                        connection: connection?,
+                        sound: false,
+                    });
+                }
+                Err(_) if Instant::now() >= until => return Err(sqlx::Error::PoolTimedOut.into()),
+                Err(_) => {}
+            }
+        }
     }
 
     /// The verb came to its end.

@@ -45,10 +45,10 @@ impl<DB: Backend> Keeper<DB> {
             queues,
         };
         Self {
+            patience: engine.patience(),
             engine,
             process,
             interval: interval.min(HEARTBEAT),
-            patience: Patience::default(),
         }
     }
 

@@ -44,8 +44,8 @@ impl<DB: Backend> Scout<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
             partition_ids: engine.partition_ids(),
+            patience: engine.patience(),
             engine,
-            patience: Patience::default(),
             sightings: HashMap::new(),
             probe: IDLE_PROBE,
             lost_contact: false,

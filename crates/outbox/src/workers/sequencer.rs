@@ -65,8 +65,8 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
 impl<DB: Backend> Sequencer<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
+            patience: engine.patience(),
             engine,
-            patience: Patience::default(),
         }
     }
 

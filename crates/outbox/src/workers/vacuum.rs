@@ -31,10 +31,10 @@ impl<DB: Backend> Vacuum<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         let dirty = engine.partition_ids().into_iter().collect();
         Self {
+            patience: engine.patience(),
             engine,
             dirty,
             not_before: Instant::now(),
-            patience: Patience::default(),
         }
     }
 }
