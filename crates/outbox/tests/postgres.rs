@@ -114,3 +114,98 @@ async fn sequencing_stops_on_foreign_transaction_ids_until_it_is_repaired() {
     })
     .await;
 }
+
+/// Changes its session: for its transaction, or for good but then asks for a retry.
+struct ChangesTheSession(Collector);
+
+impl outbox::TransactionalMessageHandler<Postgres> for ChangesTheSession {
+    async fn handle(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        message: &outbox::OutboxMessage,
+    ) -> outbox::MessageResult {
+        let answer = self.0.see(message);
+        let (change, answer) = match message.attempts {
+            0 => ("SET search_path = nowhere", outbox::MessageResult::Retry),
+            _ => ("SET LOCAL statement_timeout = 77777", answer),
+        };
+        Postgres::run(connection, change.to_owned()).await.unwrap();
+        answer
+    }
+}
+
+#[tokio::test]
+async fn settings_of_a_handlers_transaction_end_with_it() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let pool = stage.another_pool(1).await;
+        let builder = quick(Outbox::builder(pool.clone())).auto_migrate();
+        let queue = builder.queue("orders", ONE);
+        let handler = ChangesTheSession(collector.clone());
+        let handle = queue.transactional(handler).start().await.unwrap();
+        stage.enqueue(handle.outbox(), 0, &["a", "b"]).await;
+        stage
+            .until("SELECT processed_seq FROM outbox_processors", 2)
+            .await;
+        handle.stop().await;
+        let seen = collector.seen();
+        let seen: Vec<_> = seen.iter().map(|m| (m.seq, m.attempts)).collect();
+        assert_eq!(seen, [(1, 0), (1, 1), (2, 0), (2, 1)]);
+        // The same connection: nothing of what the handler or the outbox set is left.
+        let mut connection = pool.acquire().await.unwrap();
+        for setting in [
+            "search_path",
+            "statement_timeout",
+            "idle_in_transaction_session_timeout",
+            "transaction_isolation",
+        ] {
+            let changed = format!(
+                "SELECT COUNT(*) FROM pg_settings WHERE name = '{setting}' AND setting <> reset_val"
+            );
+            let changed = Postgres::number(&mut connection, changed).await.unwrap();
+            assert_eq!(changed, 0, "{setting}");
+        }
+    })
+    .await;
+}
+
+/// Leaves its session without the outbox's tables.
+struct LosesTheTables(Collector);
+
+impl outbox::TransactionalMessageHandler<Postgres> for LosesTheTables {
+    async fn handle(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        message: &outbox::OutboxMessage,
+    ) -> outbox::MessageResult {
+        if conformance::stage::text_of(message) == "poison" {
+            let change = "SET search_path = nowhere";
+            Postgres::run(connection, change.to_owned()).await.unwrap();
+        }
+        self.0.see(message)
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_breaks_the_settlement_is_charged_for_it() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let queue = stage.outbox().queue("orders", ONE);
+        let handler = LosesTheTables(collector.clone());
+        let handle = queue.transactional(handler).max_attempts(2);
+        let handle = handle.start().await.unwrap();
+        stage
+            .enqueue(handle.outbox(), 0, &["a", "poison", "b"])
+            .await;
+        stage
+            .until("SELECT processed_seq FROM outbox_processors", 3)
+            .await;
+        let buried = stage.buried(handle.outbox()).await;
+        handle.stop().await;
+        let buried: Vec<_> = buried.iter().map(|letter| (letter.1, letter.2)).collect();
+        assert_eq!(buried, [(2, 2)]);
+    })
+    .await;
+}

@@ -11,6 +11,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::Instant;
 
 use super::outcomes::Ledger;
+use super::peers::{MANY, Peer};
 use super::stage::{ONE, text_of};
 use super::{Collector, Dialect, Stage};
 
@@ -61,10 +62,12 @@ impl<DB: Dialect> TransactionalMessageHandler<DB> for Obedient {
 pub(crate) async fn worker<DB: Dialect>() {
     let Ok(url) = std::env::var(URL) else { return };
     let pool = DB::connect(&url, 4).await;
-    let queue = super::stage::quick(outbox::Outbox::<DB>::builder(pool)).queue("orders", ONE);
+    let builder = super::stage::quick(outbox::Outbox::<DB>::builder(pool));
     let builder = match std::env::var(MODE).as_deref() {
-        Ok("transactional") => queue.transactional(Obedient),
-        _ => queue.leased(Obedient),
+        Ok("transactional") => builder.queue("orders", ONE).transactional(Obedient),
+        Ok("peer") => builder.queue("orders", MANY).transactional(Peer("child")),
+        Ok("glutton") => super::bounds::glutton(builder),
+        _ => builder.queue("orders", ONE).leased(Obedient),
     };
     let _handle = builder.lease(LEASE).max_attempts(2).start().await.unwrap();
     println!("started");
@@ -72,13 +75,13 @@ pub(crate) async fn worker<DB: Dialect>() {
 }
 
 /// A worker process and what it says.
-struct Worker {
+pub(crate) struct Worker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
-    fn start<DB: Dialect>(stage: &Stage<DB>, mode: &str) -> Self {
+    pub(crate) fn start<DB: Dialect>(stage: &Stage<DB>, mode: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["worker_process", "--exact", "--ignored", "--nocapture"])
             .env(URL, &stage.url)
@@ -108,7 +111,23 @@ impl Worker {
             .expect("the worker says something")
     }
 
-    async fn kill(&mut self) {
+    /// Waits for the first line with this in it, and answers what comes after.
+    pub(crate) async fn tells(&mut self, what: &str) -> String {
+        let listen = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                if let Some((_, rest)) = line.split_once(what) {
+                    return rest.to_owned();
+                }
+            }
+            panic!("the worker ended without telling {what:?}");
+        };
+        let patience = Duration::from_secs(30);
+        tokio::time::timeout(patience, listen)
+            .await
+            .expect("the worker says something")
+    }
+
+    pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }
 }

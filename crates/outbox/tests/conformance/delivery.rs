@@ -220,33 +220,48 @@ pub(crate) async fn a_late_commit_is_delivered_and_delays_nobody<DB: Dialect>(st
     let collector = Collector::new();
     let handle = stage.deliver(ONE, &collector).await;
     let outbox = handle.outbox();
-    if !DB::CONCURRENT_WRITERS {
-        // One writer at a time: a transaction that stays open keeps all others out, by design.
-        handle.stop().await;
-        return;
-    }
-    let mut late = stage.pool.begin().await.unwrap();
+    let mut late = stage.pool.begin_with(DB::BEGIN_WRITING).await.unwrap();
     outbox
         .enqueue(&mut late, "orders", text_message(0, "late"))
         .await
         .unwrap();
-    let texts: Vec<_> = (0..2000).map(|number| number.to_string()).collect();
-    for chunk in texts.chunks(20) {
-        let chunk: Vec<_> = chunk.iter().map(String::as_str).collect();
-        stage.enqueue(outbox, 0, &chunk).await;
+    let mut texts: Vec<_> = (0..2000).map(|number| number.to_string()).collect();
+    let others = async || {
+        for chunk in texts.chunks(20) {
+            let chunk: Vec<_> = chunk.iter().map(String::as_str).collect();
+            stage.enqueue(outbox, 0, &chunk).await;
+        }
+    };
+    if DB::CONCURRENT_WRITERS {
+        others().await;
+        collector.wait_for(2000).await;
+        assert_eq!(
+            collector.texts(),
+            texts,
+            "nobody waited for the open transaction"
+        );
+        late.commit().await.unwrap();
+        outbox.flush();
+        texts.push("late".to_owned());
+    } else {
+        // One writer at a time: the others stand in line behind the open transaction, by design, and
+        // none of them is refused.
+        let commit = async {
+            tokio::task::yield_now().await;
+            late.commit().await
+        };
+        let (_, committed) = tokio::join!(others(), commit);
+        committed.unwrap();
+        texts.insert(0, "late".to_owned());
     }
-    collector.wait_for(2000).await;
-    assert_eq!(
-        collector.texts(),
-        texts,
-        "nobody waited for the open transaction"
-    );
-    late.commit().await.unwrap();
-    outbox.flush();
-    let delivered = collector.wait_for(2001).await;
-    assert_eq!(text_of(&delivered[2000]), "late");
-    assert_eq!(delivered[2000].seq, 2001);
+    // It had committed before this one was enqueued.
+    stage.enqueue(outbox, 0, &["after"]).await;
+    texts.push("after".to_owned());
+    let delivered = collector.wait_for(2002).await;
     handle.stop().await;
+    assert_eq!(collector.texts(), texts);
+    let seqs: Vec<_> = delivered.iter().map(|message| message.seq).collect();
+    assert_eq!(seqs, (1..=2002).collect::<Vec<_>>());
 }
 
 pub(crate) async fn a_plain_transaction_is_found_within_a_moment<DB: Dialect>(stage: &Stage<DB>) {

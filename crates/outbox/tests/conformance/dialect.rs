@@ -39,6 +39,31 @@ pub(crate) trait Dialect: Backend {
 
     /// Whether two transactions can be open at once and both have written.
     const CONCURRENT_WRITERS: bool = true;
+
+    /// How a transaction begins that is going to write.
+    const BEGIN_WRITING: &'static str = "BEGIN";
+
+    /// Makes every later transaction of a session as strict as the database knows.
+    const STRICTEST: &'static str;
+
+    /// The tables that are empty once everything is settled and swept.
+    const PASSING: &[&str];
+
+    /// Whether DDL ends the transaction it runs in.
+    const DDL_COMMITS: bool = false;
+
+    /// A table whose rows are checked at the commit and not before; none where there is no such thing.
+    const CHECKED_AT_COMMIT: &[&str] = &[];
+
+    /// Makes a session look for deadlocks soon.
+    const FINDS_DEADLOCKS_SOON: &'static str = "SELECT 1";
+
+    /// What the session that shall survive a deadlock says, and what the other one says.
+    const SURVIVES_DEADLOCKS: &'static str = "SELECT 1";
+    const DIES_IN_DEADLOCKS: &'static str = "SELECT 1";
+
+    /// How many sessions wait for a lock, where a deadlock's victim depends on who waits first.
+    const WAITING: &'static str = "SELECT CAST(1 AS SIGNED)";
 }
 
 macro_rules! dialect {
@@ -67,6 +92,18 @@ fn options<DB: sqlx::Database>(connections: u32) -> PoolOptions<DB> {
 
 #[cfg(feature = "postgres")]
 dialect!(sqlx::Postgres, sqlx::PgConnection, {
+    const STRICTEST: &'static str = "SET default_transaction_isolation = 'serializable'";
+    const PASSING: &[&str] = &["outbox_messages", "outbox_runs"];
+    const CHECKED_AT_COMMIT: &[&str] = &[
+        "CREATE TABLE parents (seq BIGINT PRIMARY KEY)",
+        "CREATE TABLE children (seq BIGINT REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
+    ];
+    const FINDS_DEADLOCKS_SOON: &'static str = "SET deadlock_timeout = '5ms'";
+    // Who has waited for this long looks for a deadlock, once, and is its victim.
+    const SURVIVES_DEADLOCKS: &'static str = "SET deadlock_timeout = '1min'";
+    const DIES_IN_DEADLOCKS: &'static str = "SET LOCAL deadlock_timeout = '1ms'";
+    const WAITING: &'static str = "SELECT COUNT(*) FROM pg_stat_activity \
+                                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
     const TRANSACTIONS: &[&[&str]] = &[
         &["BEGIN"],
         &["BEGIN ISOLATION LEVEL REPEATABLE READ"],
@@ -95,6 +132,9 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
 dialect!(sqlx::MySql, sqlx::MySqlConnection, {
     // It carries no signals: looking is all there is.
     const HEARD_WITHIN: Duration = Duration::from_millis(100);
+    const STRICTEST: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE";
+    const PASSING: &[&str] = &["outbox_messages", "outbox_runs", "outbox_incoming"];
+    const DDL_COMMITS: bool = true;
 
     async fn connect(url: &str, connections: u32) -> Pool<Self> {
         options(connections)
@@ -129,6 +169,14 @@ dialect!(sqlx::MySql, sqlx::MySqlConnection, {
 
 #[cfg(feature = "sqlite")]
 dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
+    const BEGIN_WRITING: &'static str = "BEGIN IMMEDIATE";
+    // There is nothing stricter than what it always does.
+    const STRICTEST: &'static str = "SELECT 1";
+    const PASSING: &[&str] = &["outbox_messages"];
+    const CHECKED_AT_COMMIT: &[&str] = &[
+        "CREATE TABLE parents (seq BIGINT PRIMARY KEY)",
+        "CREATE TABLE children (seq BIGINT REFERENCES parents (seq) DEFERRABLE INITIALLY DEFERRED)",
+    ];
     const TRANSACTIONS: &[&[&str]] = &[&["BEGIN"], &["BEGIN IMMEDIATE"], &["BEGIN EXCLUSIVE"]];
     const CONCURRENT_WRITERS: bool = false;
 

@@ -3,17 +3,25 @@
 
 pub(crate) mod batches;
 pub(crate) mod boundaries;
+pub(crate) mod bounds;
 pub(crate) mod crashes;
 pub(crate) mod delivery;
 mod dialect;
 pub(crate) mod kit;
+pub(crate) mod load;
+pub(crate) mod meddling;
+pub(crate) mod misuse;
 pub(crate) mod operations;
 pub(crate) mod operators;
 pub(crate) mod outcomes;
+pub(crate) mod peers;
 pub(crate) mod producers;
 pub(crate) mod schema;
 pub(crate) mod several;
 pub(crate) mod stage;
+pub(crate) mod storm;
+pub(crate) mod trouble;
+pub(crate) mod zombies;
 
 pub(crate) use dialect::Dialect;
 pub(crate) use stage::{Collector, Stage};
@@ -102,7 +110,7 @@ macro_rules! suite {
                 a_savepoint_takes_its_messages_with_it,
                 a_pool_of_one_connection_is_enough,
                 order_follows_the_enqueue_not_the_transactions_begin,
-                modes_can_be_switched_while_both_run,
+                the_strictest_sessions_will_do,
             ],
             several: [
                 two_processes_share_a_queue_without_doubling,
@@ -114,6 +122,49 @@ macro_rules! suite {
                 ten_processes_start_at_once_on_an_empty_schema,
                 another_partition_count_is_refused,
                 bad_configuration_is_refused_before_anything_runs,
+            ],
+            bounds: [
+                the_vacuum_keeps_up_while_messages_flow,
+                memory_does_not_grow_with_the_backlog,
+                a_payload_far_over_the_limit_leaves_the_transaction_usable,
+                pauses_restarts_and_idle_looks_charge_nobody,
+                attempts_never_overflow,
+            ],
+            peers: [
+                two_real_processes_share_a_queue,
+            ],
+            load: [
+                producers_are_never_hurt,
+                two_processes_number_a_partition_without_holes,
+                a_queue_changes_its_mode_in_a_rolling_deployment,
+            ],
+            storm: [
+                a_storm_of_deadlocks_hurts_nobody_who_only_enqueues,
+            ],
+            meddling: [
+                a_transaction_that_ends_in_the_middle_of_a_batch_costs_the_others_one_run,
+                ddl_in_a_handler_works_or_runs_again,
+                an_error_that_a_handler_hides_costs_no_effect,
+                savepoints_left_open_change_nothing,
+                a_handler_that_deadlocks_leaves_one_effect_each,
+            ],
+            misuse: [
+                no_misuse_of_a_batch_moves_the_cursor_too_far,
+                rejects_in_the_middle_of_a_batch_are_exact,
+            ],
+            trouble: [
+                trouble_in_one_partition_stops_no_other,
+                trouble_in_one_transaction_stops_no_other,
+                poison_of_every_kind_is_buried_after_its_attempts,
+                transactional_poison_is_buried_after_its_attempts,
+                what_the_commit_refuses_is_a_failed_attempt,
+                any_reason_for_a_retry_fits,
+            ],
+            zombies: [
+                a_zombie_that_wakes_up_settles_nothing,
+                a_zombie_transaction_leaves_no_effect,
+                waiting_for_a_turn_is_no_failed_attempt,
+                waiting_for_a_connection_is_no_failed_attempt,
             ],
         );
     };

@@ -90,37 +90,46 @@ pub(crate) async fn a_pool_of_one_connection_is_enough<DB: Dialect>(stage: &Stag
     handle.stop().await;
 }
 
-pub(crate) async fn modes_can_be_switched_while_both_run<DB: Dialect>(stage: &Stage<DB>) {
-    let (old, new) = (Collector::new(), Collector::new());
-    let old_process = stage
-        .outbox()
+pub(crate) async fn the_strictest_sessions_will_do<DB: Dialect>(stage: &Stage<DB>) {
+    // The pool's owner wants it so: producers and the outbox have nothing but such sessions.
+    let pool = stage.pool_saying(DB::STRICTEST, 8).await;
+    let (leased, transactional) = (Collector::new(), Collector::new());
+    let builder = quick(Outbox::builder(pool.clone())).auto_migrate();
+    let handle = builder
         .queue("orders", ONE)
-        .transactional(Ledger(old.clone()));
-    let old_process = old_process.start().await.unwrap();
-    stage.enqueue(old_process.outbox(), 0, &["1", "2"]).await;
-    stage.until("SELECT COUNT(*) FROM effects", 2).await;
-    let pool = stage.another_pool(4).await;
-    let new_process = quick(Outbox::builder(pool))
-        .queue("orders", ONE)
-        .leased(new.clone());
-    let new_process = new_process.start().await.unwrap();
-    stage.enqueue(new_process.outbox(), 0, &["3", "4"]).await;
-    stage
-        .until("SELECT processed_seq FROM outbox_processors", 4)
-        .await;
-    old_process.stop().await;
-    stage.enqueue(new_process.outbox(), 0, &["5", "6"]).await;
-    stage
-        .until("SELECT processed_seq FROM outbox_processors", 6)
-        .await;
-    new_process.stop().await;
-    let mut texts = old.texts();
-    texts.extend(new.texts());
-    assert_eq!(
-        texts,
-        ["1", "2", "3", "4", "5", "6"],
-        "each once, whoever handled it"
-    );
+        .leased(leased.clone())
+        .queue("effects", ONE)
+        .transactional(Ledger(transactional.clone()))
+        .start()
+        .await
+        .unwrap();
+    let outbox = handle.outbox();
+    let produce = async |producer: u32| {
+        for number in 0..25 {
+            let mut transaction = pool.begin_with(DB::BEGIN_WRITING).await.unwrap();
+            let text = format!("{producer}/{number:02}");
+            for queue in ["orders", "effects"] {
+                let message = text_message(0, &text);
+                let enqueued = outbox.enqueue(&mut transaction, queue, message).await;
+                enqueued.expect("no strictness makes an enqueue fail");
+            }
+            let committed = transaction.commit().await;
+            committed.expect("no strictness makes a commit fail");
+        }
+    };
+    futures_util::future::join_all((0..4).map(produce)).await;
+    stage.until("SELECT COUNT(*) FROM effects", 100).await;
+    leased.wait_for(100).await;
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    handle.stop().await;
+    for collector in [leased, transactional] {
+        for producer in 0..4 {
+            let mut texts = collector.texts();
+            texts.retain(|text| text.starts_with(&format!("{producer}/")));
+            let expected: Vec<_> = (0..25).map(|n| format!("{producer}/{n:02}")).collect();
+            assert_eq!(texts, expected, "each once, in order");
+        }
+    }
 }
 
 pub(crate) async fn order_follows_the_enqueue_not_the_transactions_begin<DB: Dialect>(

@@ -45,6 +45,17 @@ impl<DB: Dialect> Stage<DB> {
         DB::connect(&self.url, connections).await
     }
 
+    /// A pool whose sessions all begin with this statement.
+    pub(crate) async fn pool_saying(&self, statement: &'static str, connections: u32) -> Pool<DB> {
+        let options = self.pool.connect_options();
+        sqlx::pool::PoolOptions::<DB>::new()
+            .max_connections(connections)
+            .after_connect(move |connection, _| Box::pin(DB::run(connection, statement.to_owned())))
+            .connect_with((*options).clone())
+            .await
+            .expect("a pool")
+    }
+
     pub(crate) async fn run(&self, sql: impl Into<String>) {
         let mut connection = self.pool.acquire().await.expect("a connection");
         DB::run(&mut connection, sql.into())
@@ -96,6 +107,26 @@ impl<DB: Dialect> Stage<DB> {
             })
             .await
             .expect("enqueue");
+    }
+
+    /// What the dead letters say: partition, number, attempts and reason, in this order.
+    pub(crate) async fn buried(&self, outbox: &Outbox<DB>) -> Vec<(u32, i64, u32, String)> {
+        let all = outbox::DeadLetterFilter::new();
+        let letters = outbox.dead_letter_list(&all).await;
+        let mut buried: Vec<_> = letters
+            .expect("the dead letters")
+            .into_iter()
+            .map(|letter| {
+                (
+                    letter.partition,
+                    letter.seq,
+                    letter.attempts,
+                    letter.last_error,
+                )
+            })
+            .collect();
+        buried.sort();
+        buried
     }
 
     /// Waits until a query answers this number.
@@ -172,23 +203,24 @@ impl Collector {
 
     /// Waits until so many messages were delivered, and answers all there are.
     pub(crate) async fn wait_for(&self, count: usize) -> Vec<OutboxMessage> {
+        self.wait_until(|seen| seen.len() >= count).await;
+        self.seen()
+    }
+
+    /// Waits until what was delivered is as it should be.
+    pub(crate) async fn wait_until(&self, enough: impl Fn(&[OutboxMessage]) -> bool) {
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
                 let news = self.news.notified();
-                if self.seen().len() >= count {
+                if enough(&self.seen.lock().expect("no panic inside")) {
                     return;
                 }
                 news.await;
             }
         });
         if waited.await.is_err() {
-            panic!(
-                "{} of {count} messages were delivered: {:?}",
-                self.seen().len(),
-                self.texts()
-            );
+            panic!("only {} messages: {:?}", self.seen().len(), self.texts());
         }
-        self.seen()
     }
 }
 
@@ -202,9 +234,10 @@ impl LeasedMessageHandler for Collector {
     }
 }
 
-/// One partition, and two.
+/// One partition, four, and eight.
 pub(crate) const ONE: Partitions = Partitions::of(1);
 pub(crate) const FOUR: Partitions = Partitions::of(4);
+pub(crate) const EIGHT: Partitions = Partitions::of(8);
 
 /// What a start that must fail says.
 pub(crate) async fn refusal<DB: Dialect>(builder: OutboxBuilder<DB>) -> OutboxError {

@@ -1,9 +1,6 @@
 //! What only MySQL and MariaDB can get wrong: ids that the server hands out in steps, batches larger
-//! than a statement, and the locks of producers and sequencers on the same small table.
+//! than a statement, and a session that has to be given back as it was.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use outbox::{EnqueueMessage, Outbox, OutboxMessage, OutboxProfile, Partitions};
@@ -21,7 +18,6 @@ macro_rules! suite {
             a_borrowed_session_is_given_back_as_it_was,
             a_prepared_transaction_delays_nobody,
             a_migration_that_was_cut_short_is_finished,
-            producers_are_never_hurt,
         ]);
     };
     (@tests $server:expr, [$($test:ident),* $(,)?]) => {
@@ -268,153 +264,5 @@ impl outbox::TransactionalMessageHandler<MySql> for Ledger {
         );
         assert_eq!(timeout.await.expect("a look"), 31);
         self.0.see(message)
-    }
-}
-
-const PRODUCERS: usize = 8;
-const TRANSACTIONS: usize = 150;
-const PARTITIONS: u32 = 4;
-
-/// When a message was enqueued and its commit had been answered, on one clock for all producers.
-#[derive(Clone, Copy)]
-struct Life {
-    enqueued: u64,
-    committed: u64,
-}
-
-pub(crate) async fn producers_are_never_hurt(stage: &Stage<MySql>) {
-    let collector = Collector::new();
-    let partitions = Partitions::of(PARTITIONS as _);
-    let one = stage.outbox().queue("orders", partitions);
-    let one = one.leased(collector.clone()).start().await.unwrap();
-    let builder = Outbox::builder(stage.another_pool(8).await);
-    let two = builder
-        .profile(OutboxProfile::low_latency())
-        .queue("orders", partitions);
-    let two = two.leased(collector.clone()).start().await.unwrap();
-    let production = Production {
-        pool: stage.another_pool(PRODUCERS as u32).await,
-        outbox: one.outbox().clone(),
-        clock: AtomicU64::new(0),
-        lives: Mutex::default(),
-    };
-    let producers = (0..PRODUCERS).map(|producer| production.run(producer));
-    futures_util::future::join_all(producers).await;
-    let lives = production.lives.into_inner().unwrap();
-    assert!(
-        lives.len() > PRODUCERS * TRANSACTIONS / 2,
-        "{} committed",
-        lives.len()
-    );
-    let delivered = collector.wait_for(lives.len()).await;
-    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
-    one.stop().await;
-    two.stop().await;
-    assert_eq!(
-        collector.seen().len(),
-        lives.len(),
-        "nothing twice, nothing rolled back"
-    );
-    check_order(&delivered, &lives);
-}
-
-/// What all producers share.
-struct Production {
-    pool: sqlx::MySqlPool,
-    outbox: Outbox<MySql>,
-    clock: AtomicU64,
-    lives: Mutex<HashMap<String, Life>>,
-}
-
-impl Production {
-    fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
-    }
-
-    async fn run(&self, producer: usize) {
-        for number in 0..TRANSACTIONS {
-            self.produce(producer, number).await;
-        }
-    }
-
-    /// One transaction with messages to several partitions, every other one rolled back.
-    async fn produce(&self, producer: usize, number: usize) {
-        let mut transaction = self.pool.begin().await.expect("begin");
-        let mut enqueued = Vec::new();
-        for part in 0..2 + number % 3 {
-            // Forwards and backwards through the partitions, and twice to the same: locks in any order.
-            let step = if producer.is_multiple_of(2) {
-                part
-            } else {
-                8 - part
-            } / 2
-                * 3;
-            let partition = (producer + number + step) as u32 % PARTITIONS;
-            let texts = ["a", "b"].map(|twin| format!("{producer}/{number}/{part}/{twin}"));
-            let message =
-                |text: &String| EnqueueMessage::to(partition, text.as_str(), "text/plain");
-            let messages = texts.each_ref().map(message);
-            let tick = self.tick();
-            let ids = self
-                .outbox
-                .enqueue_batch(&mut transaction, "orders", &messages)
-                .await;
-            assert_eq!(ids.expect("a producer was hurt").len(), 2);
-            enqueued.extend(texts.map(|text| (text, tick)));
-            tokio::task::yield_now().await;
-        }
-        if (producer + number).is_multiple_of(2) {
-            transaction.rollback().await.expect("roll back");
-            return;
-        }
-        transaction
-            .commit()
-            .await
-            .expect("a producer was hurt at its commit");
-        let committed = self.tick();
-        let mut lives = self.lives.lock().unwrap();
-        for (text, enqueued) in enqueued {
-            lives.insert(
-                text,
-                Life {
-                    enqueued,
-                    committed,
-                },
-            );
-        }
-    }
-}
-
-/// Sequence numbers are dense; nothing that was committed before a message was enqueued comes after
-/// it; messages of one transaction keep their order.
-fn check_order(delivered: &[OutboxMessage], lives: &HashMap<String, Life>) {
-    let text_of = |message: &OutboxMessage| String::from_utf8_lossy(&message.payload).into_owned();
-    for partition in 0..PARTITIONS {
-        let mine = || {
-            delivered
-                .iter()
-                .filter(|message| message.partition == partition)
-        };
-        for (expected, message) in (1..).zip(mine()) {
-            assert_eq!(message.seq, expected, "dense and ascending");
-        }
-        let mut last_of: HashMap<String, String> = HashMap::new();
-        for message in mine() {
-            let text = text_of(message);
-            let transaction = text.split('/').take(2).collect::<Vec<_>>().join("/");
-            if let Some(before) = last_of.insert(transaction, text.clone()) {
-                assert!(before < text, "{before} before {text}");
-            }
-        }
-        let mut earliest_commit = u64::MAX;
-        for message in mine().collect::<Vec<_>>().into_iter().rev() {
-            let life = lives[&text_of(message)];
-            assert!(
-                earliest_commit > life.enqueued,
-                "{} is too early",
-                text_of(message)
-            );
-            earliest_commit = earliest_commit.min(life.committed);
-        }
     }
 }

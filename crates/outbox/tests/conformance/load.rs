@@ -1,0 +1,292 @@
+//! Producers at full load beside several sequencers and processors: nobody is hurt, nothing is lost,
+//! doubled or out of order.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use outbox::{EnqueueMessage, Outbox, OutboxMessage, Partitions, WorkerTuning};
+use sqlx::{Pool, Transaction};
+
+use super::outcomes::Ledger;
+use super::peers::MANY;
+use super::stage::{quick, text_message, text_of};
+use super::{Collector, Dialect, Stage};
+
+const PRODUCERS: usize = 8;
+const TRANSACTIONS: usize = 80;
+/// Two, so that every partition has several producers and several sequencers at any time.
+const PARTITIONS: u32 = 2;
+/// How many other transactions a late one stays open for.
+const LATE: usize = 15;
+
+/// When a message was enqueued and its commit had been answered, on one clock for all producers.
+#[derive(Clone, Copy)]
+struct Life {
+    enqueued: u64,
+    committed: u64,
+}
+
+/// A transaction, what it has enqueued and when.
+struct Open<DB: Dialect> {
+    transaction: Transaction<'static, DB>,
+    enqueued: Vec<(String, u64)>,
+    commits_at: usize,
+}
+
+/// What all producers share.
+struct Production<DB: Dialect> {
+    pool: Pool<DB>,
+    outbox: Outbox<DB>,
+    clock: AtomicU64,
+    lives: Mutex<HashMap<String, Life>>,
+}
+
+impl<DB: Dialect> Production<DB> {
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// One transaction after the other, and at times one that stays open while others come and go.
+    async fn run(&self, producer: usize) {
+        let mut late: Option<Open<DB>> = None;
+        for number in 0..TRANSACTIONS {
+            if late.as_ref().is_some_and(|late| late.commits_at <= number) {
+                self.commit(late.take()).await;
+            }
+            let open = self.enqueue(producer, number).await;
+            if DB::CONCURRENT_WRITERS && number % 10 == 3 && late.is_none() {
+                late = Some(open);
+            } else if (producer + number).is_multiple_of(2) {
+                open.transaction.rollback().await.expect("roll back");
+            } else {
+                self.commit(Some(open)).await;
+            }
+        }
+        self.commit(late).await;
+    }
+
+    /// Enqueues to several partitions.
+    async fn enqueue(&self, producer: usize, number: usize) -> Open<DB> {
+        let begin = self.pool.begin_with(DB::BEGIN_WRITING).await;
+        let mut transaction = begin.expect("begin");
+        let mut enqueued = Vec::new();
+        for part in 0..2 + number % 3 {
+            // Forwards and backwards through the partitions, and twice to the same: locks in any order.
+            let partition = (producer + number + part / 2 * (1 + producer % 2)) as u32 % PARTITIONS;
+            let texts = ["a", "b"].map(|twin| format!("{producer}/{number}/{part}/{twin}"));
+            let message =
+                |text: &String| EnqueueMessage::to(partition, text.as_str(), "text/plain");
+            let messages = texts.each_ref().map(message);
+            let tick = self.tick();
+            let ids = self
+                .outbox
+                .enqueue_batch(&mut transaction, "orders", &messages);
+            assert_eq!(ids.await.expect("a producer was hurt").len(), 2);
+            enqueued.extend(texts.map(|text| (text, tick)));
+            tokio::task::yield_now().await;
+        }
+        Open {
+            transaction,
+            enqueued,
+            commits_at: number + LATE,
+        }
+    }
+
+    async fn commit(&self, open: Option<Open<DB>>) {
+        let Some(open) = open else { return };
+        let commit = open.transaction.commit().await;
+        commit.expect("a producer was hurt at its commit");
+        let committed = self.tick();
+        let mut lives = self.lives.lock().expect("no panic inside");
+        for (text, enqueued) in open.enqueued {
+            lives.insert(
+                text,
+                Life {
+                    enqueued,
+                    committed,
+                },
+            );
+        }
+    }
+}
+
+pub(crate) async fn producers_are_never_hurt<DB: Dialect>(stage: &Stage<DB>) {
+    let collector = Collector::new();
+    let partitions = Partitions::of(PARTITIONS as _);
+    // One process takes small steps, so that what is new takes several of them; both number the same
+    // partitions all the time.
+    let steps = WorkerTuning::sequencer_low_latency().batch_size(7);
+    let one = stage.outbox().sequencer_tuning(steps).maintenance(2, 2);
+    let one = one.queue("orders", partitions);
+    let one = one.leased(collector.clone()).start().await.unwrap();
+    let two = quick(Outbox::builder(stage.another_pool(8).await));
+    let two = two.maintenance(2, 2).queue("orders", partitions);
+    let two = two.leased(collector.clone()).start().await.unwrap();
+    let production = Production {
+        pool: stage.another_pool(2 * PRODUCERS as u32).await,
+        outbox: one.outbox().clone(),
+        clock: AtomicU64::new(0),
+        lives: Mutex::default(),
+    };
+    let producers = (0..PRODUCERS).map(|producer| production.run(producer));
+    futures_util::future::join_all(producers).await;
+    let lives = production.lives.into_inner().expect("no panic inside");
+    let committed = lives.len();
+    assert!(
+        committed > PRODUCERS * TRANSACTIONS,
+        "{committed} were committed"
+    );
+    let delivered = collector.wait_for(committed).await;
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    one.stop().await;
+    two.stop().await;
+    assert_eq!(
+        collector.seen().len(),
+        committed,
+        "nothing twice, nothing rolled back"
+    );
+    check_order(&delivered, &lives);
+}
+
+/// Sequence numbers are dense; nothing that was committed before a message was enqueued comes after
+/// it; messages of one transaction keep their order.
+fn check_order(delivered: &[OutboxMessage], lives: &HashMap<String, Life>) {
+    for partition in 0..PARTITIONS {
+        let mine = delivered
+            .iter()
+            .filter(|message| message.partition == partition);
+        let mine: Vec<_> = mine.collect();
+        let mut last_of: HashMap<String, String> = HashMap::new();
+        for (expected, message) in (1..).zip(&mine) {
+            assert_eq!(message.seq, expected, "dense and ascending");
+            let text = text_of(message);
+            let transaction = text.split('/').take(2).collect::<Vec<_>>().join("/");
+            if let Some(before) = last_of.insert(transaction, text.clone()) {
+                assert!(before < text, "{before} before {text}");
+            }
+        }
+        let mut earliest_commit = u64::MAX;
+        for message in mine.into_iter().rev() {
+            let life = lives[&text_of(message)];
+            assert!(
+                earliest_commit > life.enqueued,
+                "{} is too early",
+                text_of(message)
+            );
+            earliest_commit = earliest_commit.min(life.committed);
+        }
+    }
+}
+
+pub(crate) async fn a_queue_changes_its_mode_in_a_rolling_deployment<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let (old, new) = (Collector::new(), Collector::new());
+    let queue = stage.outbox().queue("orders", MANY);
+    let old_process = queue.transactional(Ledger(old.clone()));
+    let old_process = old_process.start().await.unwrap();
+    let outbox = old_process.outbox().clone();
+    let mut sent = 0;
+    let mut send = async |rounds: usize| {
+        for round in 0..rounds {
+            let partition = (round % 16) as u32;
+            stage.enqueue(&outbox, partition, &["x", "y", "z"]).await;
+        }
+        sent += 3 * rounds;
+        sent
+    };
+    send(32).await;
+    let builder = quick(Outbox::builder(stage.another_pool(6).await));
+    let new_process = builder.queue("orders", MANY).leased(new.clone());
+    let new_process = new_process.start().await.unwrap();
+    // Both work beside each other until each has had its share.
+    while new.seen().is_empty() {
+        let sent = send(16).await;
+        assert!(sent < 30_000, "the new process gets nothing");
+    }
+    send(32).await;
+    assert!(old_process.stop().await.is_clean());
+    let sent = send(32).await;
+    new.wait_until(|seen| old.seen().len() + seen.len() >= sent)
+        .await;
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    new_process.stop().await;
+    assert_eq!(
+        old.seen().len() + new.seen().len(),
+        sent,
+        "each once, whoever handled it"
+    );
+    let effects = stage.number("SELECT COUNT(*) FROM effects").await;
+    assert_eq!(
+        effects,
+        old.seen().len() as i64,
+        "an effect for each that the old one handled"
+    );
+    for partition in 0..16 {
+        let all = old.seen().into_iter().chain(new.seen());
+        let mut seqs: Vec<_> = all
+            .filter(|m| m.partition == partition)
+            .map(|m| m.seq)
+            .collect();
+        seqs.sort_unstable();
+        assert_eq!(seqs, (1..=seqs.len() as i64).collect::<Vec<_>>());
+    }
+}
+
+/// Numbers of the messages in the order they were seen, for one partition.
+fn seqs_of(seen: &[OutboxMessage], partition: u32) -> Vec<i64> {
+    let mine = seen.iter().filter(|message| message.partition == partition);
+    mine.map(|message| message.seq).collect()
+}
+
+pub(crate) async fn two_processes_number_a_partition_without_holes<DB: Dialect>(stage: &Stage<DB>) {
+    // Neither has a handler: all they do is number one partition, with four sequencers.
+    let queue = || quick(Outbox::builder(stage.pool.clone())).auto_migrate();
+    let one = queue().maintenance(2, 2).queue("orders", Partitions::of(1));
+    let one = one.produce_only().start().await.unwrap();
+    let two = queue().maintenance(2, 2).queue("orders", Partitions::of(1));
+    let two = two.produce_only().start().await.unwrap();
+    let produce = async |producer: usize| {
+        let outbox = if producer.is_multiple_of(2) {
+            &one
+        } else {
+            &two
+        }
+        .outbox();
+        for number in 0..40 {
+            let texts = [0, 1, 2].map(|part| format!("{producer}/{number:02}/{part}"));
+            let messages = texts.map(|text| text_message(0, &text));
+            let pool = &stage.pool;
+            let mut transaction = pool.begin_with(DB::BEGIN_WRITING).await.expect("begin");
+            let enqueued = outbox
+                .enqueue_batch(&mut transaction, "orders", &messages)
+                .await;
+            enqueued.expect("a producer was hurt");
+            transaction
+                .commit()
+                .await
+                .expect("a producer was hurt at its commit");
+            one.outbox().flush();
+            two.outbox().flush();
+        }
+    };
+    futures_util::future::join_all((0..4).map(produce)).await;
+    stage
+        .until("SELECT last_seq FROM outbox_partitions", 480)
+        .await;
+    one.stop().await;
+    two.stop().await;
+    let collector = Collector::new();
+    let handle = stage.deliver(Partitions::of(1), &collector).await;
+    let delivered = collector.wait_for(480).await;
+    handle.stop().await;
+    assert_eq!(seqs_of(&delivered, 0), (1..=480).collect::<Vec<_>>());
+    for producer in 0..4 {
+        let mut texts = collector.texts();
+        texts.retain(|text| text.starts_with(&format!("{producer}/")));
+        let numbers = (0..40).flat_map(|number| [0, 1, 2].map(|part| (number, part)));
+        let expected = numbers.map(|(number, part)| format!("{producer}/{number:02}/{part}"));
+        assert_eq!(texts, expected.collect::<Vec<_>>(), "each once, in order");
+    }
+}
