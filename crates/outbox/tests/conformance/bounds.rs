@@ -45,7 +45,7 @@ impl Counter {
 }
 
 /// How long messages flow, how many are on their way at once, and how many go into one transaction.
-const FLOW: Duration = Duration::from_secs(3);
+const FLOW: Duration = Duration::from_millis(2500);
 const IN_FLIGHT: usize = 500;
 const TOGETHER: usize = 250;
 

@@ -14,7 +14,7 @@ use super::stage::{quick, text_message, text_of};
 use super::{Collector, Dialect, Stage};
 
 const PRODUCERS: usize = 8;
-const TRANSACTIONS: usize = 80;
+const TRANSACTIONS: usize = 60;
 /// Two, so that every partition has several producers and several sequencers at any time.
 const PARTITIONS: u32 = 2;
 /// How many other transactions a late one stays open for.
@@ -234,59 +234,56 @@ pub(crate) async fn a_queue_changes_its_mode_in_a_rolling_deployment<DB: Dialect
     }
 }
 
-/// Numbers of the messages in the order they were seen, for one partition.
-fn seqs_of(seen: &[OutboxMessage], partition: u32) -> Vec<i64> {
-    let mine = seen.iter().filter(|message| message.partition == partition);
-    mine.map(|message| message.seq).collect()
-}
-
-pub(crate) async fn two_processes_number_a_partition_without_holes<DB: Dialect>(stage: &Stage<DB>) {
-    // Neither has a handler: all they do is number one partition, with four sequencers.
-    let queue = || quick(Outbox::builder(stage.pool.clone())).auto_migrate();
-    let one = queue().maintenance(2, 2).queue("orders", Partitions::of(1));
-    let one = one.produce_only().start().await.unwrap();
-    let two = queue().maintenance(2, 2).queue("orders", Partitions::of(1));
-    let two = two.produce_only().start().await.unwrap();
+pub(crate) async fn four_processes_number_a_partition_without_holes<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    // None has a handler: all they do is number one partition, all of them all the time.
+    let mut processes = Vec::new();
+    for _ in 0..4 {
+        let builder = quick(Outbox::builder(stage.another_pool(4).await)).auto_migrate();
+        let queue = builder.queue("orders", Partitions::of(1)).produce_only();
+        processes.push(queue.start().await.unwrap());
+    }
+    let sizes = |producer, number| 1 + (producer + number) % 5;
     let produce = async |producer: usize| {
-        let outbox = if producer.is_multiple_of(2) {
-            &one
-        } else {
-            &two
-        }
-        .outbox();
         for number in 0..40 {
-            let texts = [0, 1, 2].map(|part| format!("{producer}/{number:02}/{part}"));
-            let messages = texts.map(|text| text_message(0, &text));
-            let pool = &stage.pool;
-            let mut transaction = pool.begin_with(DB::BEGIN_WRITING).await.expect("begin");
-            let enqueued = outbox
-                .enqueue_batch(&mut transaction, "orders", &messages)
-                .await;
-            enqueued.expect("a producer was hurt");
-            transaction
-                .commit()
-                .await
-                .expect("a producer was hurt at its commit");
-            one.outbox().flush();
-            two.outbox().flush();
+            let texts =
+                (0..sizes(producer, number)).map(|part| format!("{producer}/{number}/{part}"));
+            let messages: Vec<_> = texts.map(|text| text_message(0, &text)).collect();
+            let begin = stage.pool.begin_with(DB::BEGIN_WRITING).await;
+            let mut transaction = begin.expect("begin");
+            let outbox = processes[producer].outbox();
+            let enqueued = outbox.enqueue_batch(&mut transaction, "orders", &messages);
+            enqueued.await.expect("a producer was hurt");
+            let committed = transaction.commit().await;
+            committed.expect("a producer was hurt at its commit");
+            for process in &processes {
+                process.outbox().flush();
+            }
         }
     };
     futures_util::future::join_all((0..4).map(produce)).await;
-    stage
-        .until("SELECT last_seq FROM outbox_partitions", 480)
-        .await;
-    one.stop().await;
-    two.stop().await;
+    let numbers = |producer| {
+        (0..40).flat_map(move |number| (0..sizes(producer, number)).map(move |part| (number, part)))
+    };
+    let sent: usize = (0..4).map(|producer| numbers(producer).count()).sum();
+    let last = "SELECT last_seq FROM outbox_partitions";
+    stage.until(last, sent as i64).await;
+    for process in processes {
+        process.stop().await;
+    }
     let collector = Collector::new();
     let handle = stage.deliver(Partitions::of(1), &collector).await;
-    let delivered = collector.wait_for(480).await;
+    let delivered = collector.wait_for(sent).await;
     handle.stop().await;
-    assert_eq!(seqs_of(&delivered, 0), (1..=480).collect::<Vec<_>>());
+    let seqs: Vec<_> = delivered.iter().map(|message| message.seq).collect();
+    assert_eq!(seqs, (1..=sent as i64).collect::<Vec<_>>());
+    assert_eq!(stage.number(last).await, sent as i64);
     for producer in 0..4 {
         let mut texts = collector.texts();
         texts.retain(|text| text.starts_with(&format!("{producer}/")));
-        let numbers = (0..40).flat_map(|number| [0, 1, 2].map(|part| (number, part)));
-        let expected = numbers.map(|(number, part)| format!("{producer}/{number:02}/{part}"));
+        let expected =
+            numbers(producer).map(|(number, part)| format!("{producer}/{number}/{part}"));
         assert_eq!(texts, expected.collect::<Vec<_>>(), "each once, in order");
     }
 }

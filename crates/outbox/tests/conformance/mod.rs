@@ -135,7 +135,7 @@ macro_rules! suite {
             ],
             load: [
                 producers_are_never_hurt,
-                two_processes_number_a_partition_without_holes,
+                four_processes_number_a_partition_without_holes,
                 a_queue_changes_its_mode_in_a_rolling_deployment,
             ],
             storm: [

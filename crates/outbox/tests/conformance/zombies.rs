@@ -9,7 +9,7 @@ use outbox::{
     LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage, Partitions,
     TransactionalMessageHandler, WorkerTuning,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::outcomes::Ledger;
 use super::stage::{FOUR, ONE, quick, text_message, text_of};
@@ -68,6 +68,17 @@ impl<DB: Dialect> TransactionalMessageHandler<DB> for Sleepwalker {
     }
 }
 
+/// Handles nothing before it may.
+struct Patient(Collector, Arc<Semaphore>);
+
+impl LeasedMessageHandler for Patient {
+    async fn handle(&self, message: &OutboxMessage) -> MessageResult {
+        let answer = self.0.see(message);
+        self.1.acquire().await.expect("never closed").forget();
+        answer
+    }
+}
+
 pub(crate) async fn a_zombie_that_wakes_up_settles_nothing<DB: Dialect>(stage: &Stage<DB>) {
     let (walker, heir) = (Collector::new(), Collector::new());
     let (wake, woken) = mpsc::channel();
@@ -85,20 +96,26 @@ pub(crate) async fn a_zombie_that_wakes_up_settles_nothing<DB: Dialect>(stage: &
     walker.wait_for(4).await;
 
     let builder = quick(Outbox::builder(stage.another_pool(4).await));
-    let queue = builder.queue("orders", FOUR).leased(heir.clone());
-    let handle = queue.lease(LEASE).start().await.unwrap();
-    heir.wait_for(8).await;
-    let settled = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 2 \
-                   AND attempts = 0 AND last_error IS NULL";
-    stage.until(settled, 4).await;
-    drop(wake);
+    let may_settle = Arc::new(Semaphore::new(0));
+    let patient = Patient(heir.clone(), Arc::clone(&may_settle));
+    let queue = builder.queue("orders", FOUR).leased(patient);
+    let handle = queue.start().await.unwrap();
+    // Each partition has a new holder in the middle of the very same message.
+    heir.wait_for(4).await;
+    drop::<mpsc::Sender<()>>(wake);
     // Stopping waits for what the zombies still try to write.
     assert!(zombie.stop().await.is_clean());
+    let untouched = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 0 \
+                     AND attempts = 1 AND epoch = 2 AND holder IS NOT NULL";
     assert_eq!(
-        stage.number(settled).await,
+        stage.number(untouched).await,
         4,
         "as if they had never woken up"
     );
+    may_settle.add_permits(8);
+    let settled = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 2 \
+                   AND attempts = 0 AND last_error IS NULL";
+    stage.until(settled, 4).await;
     assert_eq!(stage.buried(handle.outbox()).await, []);
     handle.stop().await;
     assert_eq!(
