@@ -338,7 +338,7 @@ pub(crate) mod sealed {
 type Answer<T> = Result<T, OutboxError>;
 
 /// A database the outbox can live in: `sqlx::Postgres`, `sqlx::MySql` or `sqlx::Sqlite`.
-pub trait Backend: sqlx::Database + sealed::Sealed {
+pub trait Backend: DeadLetterVerbs {
     /// The statements with the prefix filled in.
     #[doc(hidden)]
     type Statements: std::fmt::Debug + Send + Sync;
@@ -507,65 +507,6 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         limit: u32,
     ) -> impl Future<Output = Answer<Vec<(u32, StoredMessage)>>> + Send;
 
-    /// The dead letters a filter lets through, newest first. Writes nothing.
-    #[doc(hidden)]
-    fn dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-    ) -> impl Future<Output = Answer<Vec<DeadLetter>>> + Send;
-
-    /// How many dead letters a filter lets through, whatever its limit. Writes nothing.
-    #[doc(hidden)]
-    fn count_dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-    ) -> impl Future<Output = Answer<u64>> + Send;
-
-    /// Claims dead letters that are pending, or whose claim has run out, under `token` until
-    /// `claim_millis` from now. Never waits for a lock. Twice: the second finds the next ones.
-    #[doc(hidden)]
-    fn replay_dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-        token: &str,
-        claim_millis: i64,
-    ) -> impl Future<Output = Answer<Vec<DeadLetter>>> + Send;
-
-    /// Ends dead letters, each if its claim is (still) as given: `None` is one that nobody has
-    /// claimed. Answers how many. Twice: none.
-    #[doc(hidden)]
-    fn conclude_dead_letters(
-        store: &Store<Self>,
-        letters: &[(i64, Option<&str>)],
-        conclusion: &Conclusion,
-    ) -> impl Future<Output = Answer<u64>> + Send;
-
-    /// Removes dead letters that are resolved or discarded, as many as the filter allows. Answers
-    /// how many.
-    #[doc(hidden)]
-    fn cleanup_dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-    ) -> impl Future<Output = Answer<u64>> + Send;
-
-    /// Locks a dead letter that is pending, or whose claim has run out, for the rest of the
-    /// transaction. `None` when there is no such one, or somebody else has it.
-    #[doc(hidden)]
-    fn take_dead_letter(
-        sql: &Self::Statements,
-        connection: &mut Self::Connection,
-        id: i64,
-    ) -> impl Future<Output = Answer<Option<DeadLetter>>> + Send;
-
-    /// Marks a dead letter as resolved by a new message.
-    #[doc(hidden)]
-    fn mark_requeued(
-        sql: &Self::Statements,
-        connection: &mut Self::Connection,
-        id: i64,
-        message_id: OutboxMessageId,
-    ) -> impl Future<Output = Answer<()>> + Send;
-
     /// Pauses or resumes a partition, or its whole queue.
     #[doc(hidden)]
     fn pause(
@@ -621,6 +562,82 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
     /// Whether the same statement may succeed later: a deadlock, a lock timeout, a shutdown.
     #[doc(hidden)]
     fn is_passing(error: &dyn sqlx::error::DatabaseError) -> bool;
+}
+
+/// What can be done to dead letters: a part of [`Backend`] with a file of its own per database.
+pub trait DeadLetterVerbs: sqlx::Database + sealed::Sealed {
+    /// The dead letters a filter lets through, newest first. Writes nothing.
+    #[doc(hidden)]
+    fn dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> impl Future<Output = Answer<Vec<DeadLetter>>> + Send
+    where
+        Self: Backend;
+
+    /// How many dead letters a filter lets through, whatever its limit. Writes nothing.
+    #[doc(hidden)]
+    fn count_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> impl Future<Output = Answer<u64>> + Send
+    where
+        Self: Backend;
+
+    /// Claims dead letters that are pending, or whose claim has run out, under `token` until
+    /// `claim_millis` from now. Never waits for a lock. Twice: the second finds the next ones.
+    #[doc(hidden)]
+    fn replay_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+        token: &str,
+        claim_millis: i64,
+    ) -> impl Future<Output = Answer<Vec<DeadLetter>>> + Send
+    where
+        Self: Backend;
+
+    /// Ends dead letters, each if its claim is (still) as given: `None` is one that nobody has
+    /// claimed. Answers how many. Twice: none.
+    #[doc(hidden)]
+    fn conclude_dead_letters(
+        store: &Store<Self>,
+        letters: &[(i64, Option<&str>)],
+        conclusion: &Conclusion,
+    ) -> impl Future<Output = Answer<u64>> + Send
+    where
+        Self: Backend;
+
+    /// Removes dead letters that are resolved or discarded, as many as the filter allows. Answers
+    /// how many.
+    #[doc(hidden)]
+    fn cleanup_dead_letters(
+        store: &Store<Self>,
+        filter: &DeadLetterFilter,
+    ) -> impl Future<Output = Answer<u64>> + Send
+    where
+        Self: Backend;
+
+    /// Locks a dead letter that is pending, or whose claim has run out, for the rest of the
+    /// transaction. `None` when there is no such one, or somebody else has it.
+    #[doc(hidden)]
+    fn take_dead_letter(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        id: i64,
+    ) -> impl Future<Output = Answer<Option<DeadLetter>>> + Send
+    where
+        Self: Backend;
+
+    /// Marks a dead letter as resolved by a new message.
+    #[doc(hidden)]
+    fn mark_requeued(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        id: i64,
+        message_id: OutboxMessageId,
+    ) -> impl Future<Output = Answer<()>> + Send
+    where
+        Self: Backend;
 }
 
 /// Whether the same statement may succeed later. The one place that decides it, for every database.

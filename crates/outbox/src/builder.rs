@@ -6,12 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Pool};
-use taskward::{
-    Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet, TracingListener,
-    WorkerBuilder, poker,
-};
-use tokio::sync::{Notify, Semaphore};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Notify;
 
 use crate::backend::{Backend, Incarnation, Store, TablePrefix, TimeSource};
 use crate::clock::Clock;
@@ -27,14 +22,7 @@ use crate::outbox::Outbox;
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::{OutboxProfile, WorkerTuning};
-use crate::workers::herald::{Herald, Listener};
-use crate::workers::keeper::Keeper;
-use crate::workers::processor::Processor;
-use crate::workers::reconciler::Reconciler;
-use crate::workers::scout::Scout;
-use crate::workers::sequencer::Sequencer;
-use crate::workers::stats::Stats;
-use crate::workers::vacuum::Vacuum;
+use crate::workers::{self, Staff};
 
 /// The largest payload unless configured otherwise.
 const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
@@ -42,15 +30,8 @@ const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
 const DEFAULT_STOP_DEADLINE: Duration = Duration::from_secs(30);
 /// How often the state of the queues is logged unless configured otherwise.
 const DEFAULT_STATS_INTERVAL: Duration = Duration::from_mins(1);
-/// Sequencers that always find a permit, and permits they share with the vacuum and the reconciler.
+/// Sequencers that always find a permit, and permits they share with the vacuum.
 const DEFAULT_MAINTENANCE: (usize, usize) = (1, 1);
-
-/// No pause between two executions: they wait by themselves.
-const AT_ONCE: PacingConfig = PacingConfig {
-    min_interval: Duration::ZERO,
-    active_interval: Duration::ZERO,
-    ramp_step: Duration::ZERO,
-};
 
 #[derive(Debug)]
 struct QueueConfig<DB: Backend> {
@@ -201,7 +182,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
     }
 
     /// How many maintenance workers may use the database at once: sequencers have `guaranteed`
-    /// permits of their own, and share `shared` with the vacuum and the reconciler.
+    /// permits of their own, and share `shared` with the vacuum.
     pub fn maintenance(mut self, guaranteed: usize, shared: usize) -> Self {
         self.maintenance = (guaranteed, shared);
         self
@@ -358,8 +339,19 @@ impl<DB: Backend> OutboxBuilder<DB> {
     /// Checks the configuration and the schema, registers the queues and starts the workers.
     pub async fn start(mut self) -> Result<OutboxHandle<DB>, OutboxError> {
         let engine = self.prepare().await?;
-        let workers = self.spawn(&engine);
+        let workers = workers::spawn(&engine, self.staff());
         Ok(OutboxHandle::new(Outbox { engine }, workers))
+    }
+
+    fn staff(&self) -> Staff {
+        let (guaranteed, shared) = self.maintenance;
+        Staff {
+            processors: self.processors,
+            guaranteed,
+            shared,
+            stats_interval: self.stats_interval,
+            stop_deadline: self.stop_deadline,
+        }
     }
 
     /// Everything but the workers.
@@ -431,142 +423,5 @@ impl<DB: Backend> OutboxBuilder<DB> {
             vacuum_bell: Arc::new(Notify::new()),
             herald_bell: Arc::new(Notify::new()),
         }))
-    }
-
-    /// The one place that spawns workers.
-    fn spawn(&self, engine: &Arc<Engine<DB>>) -> TaskSet {
-        let cancel = CancellationToken::new();
-        let mut workers = TaskSet::new(cancel.clone()).shutdown_deadline(self.stop_deadline);
-        let profile = &engine.profile;
-        let shared = Arc::new(Semaphore::new(self.maintenance.1));
-        let guaranteed = Arc::new(Semaphore::new(self.maintenance.0));
-        let bulkhead = |name: &str, semaphore: ConcurrencyLimit| {
-            Bulkhead::new(
-                name,
-                BulkheadConfig {
-                    semaphore,
-                    ..Default::default()
-                },
-            )
-        };
-        // A worker's bell, rung once at the start, and its idle poll.
-        let bells = |bell: &Arc<Notify>, tuning: &WorkerTuning| {
-            bell.notify_one();
-            let (poll, _) = poker(tuning.idle_interval, cancel.clone());
-            (Arc::clone(bell), poll)
-        };
-
-        let (bell, poll) = bells(&engine.sequencer_bell, &profile.sequencer);
-        for _ in 0..self.maintenance.0 + self.maintenance.1 {
-            let limit = ConcurrencyLimit::Tiered {
-                guaranteed: Arc::clone(&guaranteed),
-                shared: Arc::clone(&shared),
-            };
-            let worker = WorkerBuilder::new("sequencer", cancel.clone())
-                .notifier(Arc::clone(&bell))
-                .notifier(Arc::clone(&poll))
-                .pacing(profile.sequencer)
-                .bulkhead(bulkhead("sequencer", limit))
-                .listener(TracingListener)
-                .build(Sequencer::new(Arc::clone(engine)));
-            workers.spawn("sequencer", worker.run());
-        }
-
-        let limit = self.processors.map(|n| Arc::new(Semaphore::new(n)));
-        for queue in engine
-            .queues
-            .values()
-            .filter(|queue| queue.handler.is_some())
-        {
-            for (partition, id) in (0..).zip(&queue.partition_ids) {
-                let name = crate::workers::processor::worker_name(queue.name.as_str());
-                let (bell, poll) = bells(&engine.desks[id].bell, &profile.processor);
-                let limit = limit
-                    .clone()
-                    .map_or_else(Default::default, ConcurrencyLimit::Fixed);
-                let worker = WorkerBuilder::new(name.as_str(), cancel.clone())
-                    .notifier(bell)
-                    .notifier(poll)
-                    .pacing(profile.processor)
-                    .bulkhead(bulkhead(&name, limit))
-                    .listener(TracingListener)
-                    .build(Processor::new(
-                        Arc::clone(engine),
-                        Arc::clone(queue),
-                        partition,
-                    ));
-                workers.spawn(name, worker.run());
-            }
-        }
-
-        let (bell, poll) = bells(&engine.vacuum_bell, &profile.vacuum);
-        let limit = ConcurrencyLimit::Fixed(Arc::clone(&shared));
-        let worker = WorkerBuilder::new("vacuum", cancel.clone())
-            .notifier(bell)
-            .notifier(poll)
-            .pacing(profile.vacuum)
-            .bulkhead(bulkhead("vacuum", limit))
-            .listener(TracingListener)
-            .build(Vacuum::new(Arc::clone(engine)));
-        workers.spawn("vacuum", worker.run());
-
-        let (poll, _) = poker(profile.reconciler.idle_interval, cancel.clone());
-        let worker = WorkerBuilder::new("reconciler", cancel.clone())
-            .notifier(poll)
-            .listener(TracingListener)
-            .build(Reconciler {
-                engine: Arc::clone(engine),
-            });
-        workers.spawn("reconciler", worker.run());
-
-        let (poll, _) = poker(self.stats_interval, cancel.clone());
-        let worker = WorkerBuilder::new("stats", cancel.clone())
-            .notifier(poll)
-            .listener(TracingListener)
-            .build(Stats {
-                engine: Arc::clone(engine),
-                patience: engine.patience(),
-            });
-        workers.spawn("stats", worker.run());
-
-        let (beat, _) = poker(Duration::from_secs(1), cancel.clone());
-        beat.notify_one();
-        let worker = WorkerBuilder::new("keeper", cancel.clone())
-            .notifier(beat)
-            .listener(TracingListener)
-            .build(Keeper::new(Arc::clone(engine)));
-        workers.spawn("keeper", worker.run());
-
-        if DB::CARRIES_SIGNALS {
-            let worker = WorkerBuilder::new("herald", cancel.clone())
-                .notifier(Arc::clone(&engine.herald_bell))
-                .listener(TracingListener)
-                .build(Herald {
-                    engine: Arc::clone(engine),
-                    patience: engine.patience(),
-                });
-            workers.spawn("herald", worker.run());
-            // Asks again after a lost connection, for nobody would ring it.
-            let (again, _) = poker(Duration::from_secs(1), cancel.clone());
-            again.notify_one();
-            let worker = WorkerBuilder::new("listener", cancel.clone())
-                .notifier(again)
-                .pacing(AT_ONCE)
-                .listener(TracingListener)
-                .build(Listener {
-                    engine: Arc::clone(engine),
-                    connection: None,
-                    patience: engine.patience(),
-                });
-            workers.spawn("listener", worker.run());
-        }
-
-        engine.scout_bell.notify_one();
-        let worker = WorkerBuilder::new("scout", cancel)
-            .notifier(Arc::clone(&engine.scout_bell))
-            .listener(TracingListener)
-            .build(Scout::new(Arc::clone(engine)));
-        workers.spawn("scout", worker.run());
-        workers
     }
 }

@@ -9,3 +9,182 @@ pub(crate) mod scout;
 pub(crate) mod sequencer;
 pub(crate) mod stats;
 pub(crate) mod vacuum;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskward::{
+    Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet, TracingListener,
+    WorkerBuilder, poker,
+};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::Backend;
+use crate::engine::Engine;
+use crate::tuning::WorkerTuning;
+use herald::{Herald, Listener};
+use keeper::Keeper;
+use processor::Processor;
+use reconciler::Reconciler;
+use scout::Scout;
+use sequencer::Sequencer;
+use stats::Stats;
+use vacuum::Vacuum;
+
+/// How many workers there are, and how long they have to stop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Staff {
+    /// The most handlers at once; `None`: one per partition.
+    pub(crate) processors: Option<usize>,
+    /// Sequencers that always find a permit.
+    pub(crate) guaranteed: usize,
+    /// Permits they share with the vacuum.
+    pub(crate) shared: usize,
+    pub(crate) stats_interval: Duration,
+    pub(crate) stop_deadline: Duration,
+}
+
+/// No pause between two executions: they wait by themselves.
+const AT_ONCE: PacingConfig = PacingConfig {
+    min_interval: Duration::ZERO,
+    active_interval: Duration::ZERO,
+    ramp_step: Duration::ZERO,
+};
+
+/// The one place that spawns workers.
+pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> TaskSet {
+    let cancel = CancellationToken::new();
+    let mut workers = TaskSet::new(cancel.clone()).shutdown_deadline(staff.stop_deadline);
+    let profile = &engine.profile;
+    let shared = Arc::new(Semaphore::new(staff.shared));
+    let guaranteed = Arc::new(Semaphore::new(staff.guaranteed));
+    let bulkhead = |name: &str, semaphore: ConcurrencyLimit| {
+        Bulkhead::new(
+            name,
+            BulkheadConfig {
+                semaphore,
+                ..Default::default()
+            },
+        )
+    };
+    // A worker's bell, rung once at the start, and its idle poll.
+    let bells = |bell: &Arc<Notify>, tuning: &WorkerTuning| {
+        bell.notify_one();
+        let (poll, _) = poker(tuning.idle_interval, cancel.clone());
+        (Arc::clone(bell), poll)
+    };
+
+    let (bell, poll) = bells(&engine.sequencer_bell, &profile.sequencer);
+    for _ in 0..staff.guaranteed + staff.shared {
+        let limit = ConcurrencyLimit::Tiered {
+            guaranteed: Arc::clone(&guaranteed),
+            shared: Arc::clone(&shared),
+        };
+        let worker = WorkerBuilder::new("sequencer", cancel.clone())
+            .notifier(Arc::clone(&bell))
+            .notifier(Arc::clone(&poll))
+            .pacing(profile.sequencer)
+            .bulkhead(bulkhead("sequencer", limit))
+            .listener(TracingListener)
+            .build(Sequencer::new(Arc::clone(engine)));
+        workers.spawn("sequencer", worker.run());
+    }
+
+    let limit = staff.processors.map(|n| Arc::new(Semaphore::new(n)));
+    for queue in engine
+        .queues
+        .values()
+        .filter(|queue| queue.handler.is_some())
+    {
+        for (partition, id) in (0..).zip(&queue.partition_ids) {
+            let name = processor::worker_name(queue.name.as_str());
+            let (bell, poll) = bells(&engine.desks[id].bell, &profile.processor);
+            let limit = limit
+                .clone()
+                .map_or_else(Default::default, ConcurrencyLimit::Fixed);
+            let worker = WorkerBuilder::new(name.as_str(), cancel.clone())
+                .notifier(bell)
+                .notifier(poll)
+                .pacing(profile.processor)
+                .bulkhead(bulkhead(&name, limit))
+                .listener(TracingListener)
+                .build(Processor::new(
+                    Arc::clone(engine),
+                    Arc::clone(queue),
+                    partition,
+                ));
+            workers.spawn(name, worker.run());
+        }
+    }
+
+    let (bell, poll) = bells(&engine.vacuum_bell, &profile.vacuum);
+    let limit = ConcurrencyLimit::Fixed(Arc::clone(&shared));
+    let worker = WorkerBuilder::new("vacuum", cancel.clone())
+        .notifier(bell)
+        .notifier(poll)
+        .pacing(profile.vacuum)
+        .bulkhead(bulkhead("vacuum", limit))
+        .listener(TracingListener)
+        .build(Vacuum::new(Arc::clone(engine)));
+    workers.spawn("vacuum", worker.run());
+
+    let (poll, _) = poker(profile.reconciler.idle_interval, cancel.clone());
+    let worker = WorkerBuilder::new("reconciler", cancel.clone())
+        .notifier(poll)
+        .listener(TracingListener)
+        .build(Reconciler {
+            engine: Arc::clone(engine),
+        });
+    workers.spawn("reconciler", worker.run());
+
+    let (poll, _) = poker(staff.stats_interval, cancel.clone());
+    let worker = WorkerBuilder::new("stats", cancel.clone())
+        .notifier(poll)
+        .listener(TracingListener)
+        .build(Stats {
+            engine: Arc::clone(engine),
+            patience: engine.patience(),
+        });
+    workers.spawn("stats", worker.run());
+
+    let (beat, _) = poker(Duration::from_secs(1), cancel.clone());
+    beat.notify_one();
+    let worker = WorkerBuilder::new("keeper", cancel.clone())
+        .notifier(beat)
+        .listener(TracingListener)
+        .build(Keeper::new(Arc::clone(engine)));
+    workers.spawn("keeper", worker.run());
+
+    if DB::CARRIES_SIGNALS {
+        let worker = WorkerBuilder::new("herald", cancel.clone())
+            .notifier(Arc::clone(&engine.herald_bell))
+            .listener(TracingListener)
+            .build(Herald {
+                engine: Arc::clone(engine),
+                patience: engine.patience(),
+            });
+        workers.spawn("herald", worker.run());
+        // Asks again after a lost connection, for nobody would ring it.
+        let (again, _) = poker(Duration::from_secs(1), cancel.clone());
+        again.notify_one();
+        let worker = WorkerBuilder::new("listener", cancel.clone())
+            .notifier(again)
+            .pacing(AT_ONCE)
+            .listener(TracingListener)
+            .build(Listener {
+                engine: Arc::clone(engine),
+                connection: None,
+                patience: engine.patience(),
+            });
+        workers.spawn("listener", worker.run());
+    }
+
+    engine.scout_bell.notify_one();
+    let worker = WorkerBuilder::new("scout", cancel)
+        .notifier(Arc::clone(&engine.scout_bell))
+        .listener(TracingListener)
+        .build(Scout::new(Arc::clone(engine)));
+    workers.spawn("scout", worker.run());
+    workers
+}

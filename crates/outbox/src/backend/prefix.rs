@@ -79,6 +79,14 @@ macro_rules! statements {
 }
 pub(crate) use statements;
 
+/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
+macro_rules! query {
+    ($statement:expr) => {
+        sqlx::query(sqlx::AssertSqlSafe(std::sync::Arc::clone(&$statement)))
+    };
+}
+pub(crate) use query;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,14 +20,12 @@ use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
 use super::decode::{partition_stats, queue_list, stored_message, survey, unsettled_message};
-use super::prefix::statements;
+use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit,
-    Seq, Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource,
-    sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq,
+    Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
 };
-use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
@@ -105,13 +103,6 @@ statements!(
     unsettled,
     write_run,
 );
-
-/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
-macro_rules! query {
-    ($statement:expr) => {
-        sqlx::query(AssertSqlSafe(Arc::clone(&$statement)))
-    };
-}
 
 impl sealed::Sealed for MySql {}
 
@@ -471,55 +462,6 @@ impl Backend for MySql {
             .fetch_all(connection)
             .await?;
         Ok(messages)
-    }
-
-    async fn dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-    ) -> Answer<Vec<DeadLetter>> {
-        dead_letters::list(store, filter).await
-    }
-
-    async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        dead_letters::count(store, filter).await
-    }
-
-    async fn replay_dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-        token: &str,
-        claim_millis: i64,
-    ) -> Answer<Vec<DeadLetter>> {
-        dead_letters::replay(store, filter, token, claim_millis).await
-    }
-
-    async fn conclude_dead_letters(
-        store: &Store<Self>,
-        letters: &[(i64, Option<&str>)],
-        conclusion: &Conclusion,
-    ) -> Answer<u64> {
-        dead_letters::conclude(store, letters, conclusion).await
-    }
-
-    async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        dead_letters::cleanup(store, filter).await
-    }
-
-    async fn take_dead_letter(
-        sql: &Statements,
-        connection: &mut MySqlConnection,
-        id: i64,
-    ) -> Answer<Option<DeadLetter>> {
-        dead_letters::take(sql, connection, id).await
-    }
-
-    async fn mark_requeued(
-        sql: &Statements,
-        connection: &mut MySqlConnection,
-        id: i64,
-        message_id: OutboxMessageId,
-    ) -> Answer<()> {
-        dead_letters::mark_requeued(sql, connection, id, message_id).await
     }
 
     async fn pause(

@@ -1,26 +1,21 @@
 //! PostgreSQL. What has committed since the last look is the difference of two snapshots, so nobody
 //! waits for a transaction that is still open; the order is written down in runs.
 
+mod dead_letters;
+
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{
-    PgArguments, PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow,
-};
-use sqlx::query::Query;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 
-use super::decode::{
-    dead_letter, partition_stats, process, stored_message, survey, unsettled_message,
-};
-use super::prefix::statements;
+use super::decode::{partition_stats, process, stored_message, survey, unsettled_message};
+use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit,
-    Seq, Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource,
-    sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq,
+    Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
 };
-use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
@@ -72,13 +67,6 @@ statements!(
     take_dead_letter,
     unsettled,
 );
-
-/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
-macro_rules! query {
-    ($statement:expr) => {
-        sqlx::query(AssertSqlSafe(std::sync::Arc::clone(&$statement)))
-    };
-}
 
 impl sealed::Sealed for Postgres {}
 
@@ -440,105 +428,6 @@ impl Backend for Postgres {
         Ok(messages)
     }
 
-    async fn dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-    ) -> Answer<Vec<DeadLetter>> {
-        let mut session = Session::open(store).await?;
-        let letters = filtered(query!(store.sql.dead_letters), filter)
-            .bind(filter.status.map(DeadLetterStatus::as_str))
-            .bind(i64::from(filter.limit))
-            .try_map(|row: PgRow| dead_letter!(row))
-            .fetch_all(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(letters)
-    }
-
-    async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let mut session = Session::open(store).await?;
-        let row = filtered(query!(store.sql.count_dead_letters), filter)
-            .bind(filter.status.map(DeadLetterStatus::as_str))
-            .fetch_one(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
-    }
-
-    async fn replay_dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-        token: &str,
-        claim_millis: i64,
-    ) -> Answer<Vec<DeadLetter>> {
-        let mut session = Session::open(store).await?;
-        let letters = filtered(query!(store.sql.replay_dead_letters), filter)
-            .bind(i64::from(filter.limit))
-            .bind(token)
-            .bind(claim_millis)
-            .try_map(|row: PgRow| dead_letter!(row))
-            .fetch_all(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(letters)
-    }
-
-    async fn conclude_dead_letters(
-        store: &Store<Self>,
-        letters: &[(i64, Option<&str>)],
-        conclusion: &Conclusion,
-    ) -> Answer<u64> {
-        let mut session = Session::open(store).await?;
-        let (ids, tokens): (Vec<i64>, Vec<Option<&str>>) = letters.iter().copied().unzip();
-        let concluded = query!(store.sql.conclude_dead_letters)
-            .bind(ids)
-            .bind(tokens)
-            .bind(conclusion.status())
-            .bind(conclusion.reason())
-            .execute(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(concluded.rows_affected())
-    }
-
-    async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let mut session = Session::open(store).await?;
-        let removed = filtered(query!(store.sql.cleanup_dead_letters), filter)
-            .bind(filter.status.map(DeadLetterStatus::as_str))
-            .bind(i64::from(filter.limit))
-            .execute(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(removed.rows_affected())
-    }
-
-    async fn take_dead_letter(
-        sql: &Statements,
-        connection: &mut PgConnection,
-        id: i64,
-    ) -> Answer<Option<DeadLetter>> {
-        let letter = query!(sql.take_dead_letter)
-            .bind(id)
-            .try_map(|row: PgRow| dead_letter!(row))
-            .fetch_optional(connection)
-            .await?;
-        Ok(letter)
-    }
-
-    async fn mark_requeued(
-        sql: &Statements,
-        connection: &mut PgConnection,
-        id: i64,
-        message_id: OutboxMessageId,
-    ) -> Answer<()> {
-        query!(sql.mark_requeued)
-            .bind(id)
-            .bind(message_id.0)
-            .execute(connection)
-            .await?;
-        Ok(())
-    }
-
     async fn pause(
         store: &Store<Self>,
         queue: &str,
@@ -744,15 +633,4 @@ fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
         .iter()
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .unzip()
-}
-
-/// Binds the part of a filter that all statements have in common.
-fn filtered<'q>(
-    query: Query<'q, Postgres, PgArguments>,
-    filter: &'q DeadLetterFilter,
-) -> Query<'q, Postgres, PgArguments> {
-    query
-        .bind(filter.queue.as_deref())
-        .bind(filter.partition.map(i64::from))
-        .bind(filter.payload_type.as_deref())
 }

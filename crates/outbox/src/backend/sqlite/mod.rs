@@ -2,24 +2,22 @@
 //! transaction of ours that writes begins IMMEDIATE, for one that turns from reader to writer fails
 //! at once however long the busy timeout is.
 
+mod dead_letters;
+
 use std::time::Duration;
 
 use serde_json::json;
 use sqlx::error::DatabaseError;
-use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 
-use super::decode::{
-    dead_letter, partition_stats, process, stored_message, survey, unsettled_message,
-};
-use super::prefix::statements;
+use super::decode::{partition_stats, process, stored_message, survey, unsettled_message};
+use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced, Settlement,
-    Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
+    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced, Settlement, Store,
+    StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
 };
-use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
@@ -65,13 +63,6 @@ statements!(
     take_dead_letter,
     unsettled,
 );
-
-/// Makes a query of a statement that was read from a file and has nothing pasted in but the prefix.
-macro_rules! query {
-    ($statement:expr) => {
-        sqlx::query(AssertSqlSafe(std::sync::Arc::clone(&$statement)))
-    };
-}
 
 impl sealed::Sealed for Sqlite {}
 
@@ -380,106 +371,6 @@ impl Backend for Sqlite {
         Ok(messages)
     }
 
-    async fn dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-    ) -> Answer<Vec<DeadLetter>> {
-        let letters = filtered(query!(store.sql.dead_letters), filter)
-            .bind(filter.status.map(DeadLetterStatus::as_str))
-            .bind(i64::from(filter.limit))
-            .try_map(|row: SqliteRow| dead_letter!(row))
-            .fetch_all(&store.pool)
-            .await?;
-        Ok(letters)
-    }
-
-    async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let row = filtered(query!(store.sql.count_dead_letters), filter)
-            .bind(filter.status.map(DeadLetterStatus::as_str))
-            .fetch_one(&store.pool)
-            .await?;
-        Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
-    }
-
-    async fn replay_dead_letters(
-        store: &Store<Self>,
-        filter: &DeadLetterFilter,
-        token: &str,
-        claim_millis: i64,
-    ) -> Answer<Vec<DeadLetter>> {
-        let mut transaction = Self::begin(store, None).await?;
-        filtered(query!(store.sql.replay_dead_letters), filter)
-            .bind(i64::from(filter.limit))
-            .bind(token)
-            .bind(claim_millis)
-            .execute(&mut *transaction)
-            .await?;
-        let letters = query!(store.sql.claimed_dead_letters)
-            .bind(token)
-            .try_map(|row: SqliteRow| dead_letter!(row))
-            .fetch_all(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        Ok(letters)
-    }
-
-    async fn conclude_dead_letters(
-        store: &Store<Self>,
-        letters: &[(i64, Option<&str>)],
-        conclusion: &Conclusion,
-    ) -> Answer<u64> {
-        let mut transaction = Self::begin(store, None).await?;
-        let mut concluded = 0;
-        for (id, token) in letters {
-            let result = query!(store.sql.conclude_dead_letter)
-                .bind(id)
-                .bind(token)
-                .bind(conclusion.status())
-                .bind(conclusion.reason())
-                .execute(&mut *transaction)
-                .await?;
-            concluded += result.rows_affected();
-        }
-        transaction.commit().await?;
-        Ok(concluded)
-    }
-
-    async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let removed = filtered(query!(store.sql.cleanup_dead_letters), filter)
-            .bind(filter.status.map(DeadLetterStatus::as_str))
-            .bind(i64::from(filter.limit))
-            .execute(&store.pool)
-            .await?;
-        Ok(removed.rows_affected())
-    }
-
-    async fn take_dead_letter(
-        sql: &Statements,
-        connection: &mut SqliteConnection,
-        id: i64,
-    ) -> Answer<Option<DeadLetter>> {
-        let letter = query!(sql.take_dead_letter)
-            .bind(id)
-            .try_map(|row: SqliteRow| dead_letter!(row))
-            .fetch_optional(connection)
-            .await?;
-        Ok(letter)
-    }
-
-    async fn mark_requeued(
-        sql: &Statements,
-        connection: &mut SqliteConnection,
-        id: i64,
-        message_id: OutboxMessageId,
-    ) -> Answer<()> {
-        query!(sql.mark_requeued)
-            .bind(id)
-            .bind(message_id.0)
-            .execute(connection)
-            .await?;
-        Ok(())
-    }
-
     async fn pause(
         store: &Store<Self>,
         queue: &str,
@@ -609,15 +500,4 @@ fn pairs(leases: &[Lease]) -> String {
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .collect();
     json!(pairs).to_string()
-}
-
-/// Binds the part of a filter that all statements have in common.
-fn filtered<'q>(
-    query: Query<'q, Sqlite, SqliteArguments>,
-    filter: &'q DeadLetterFilter,
-) -> Query<'q, Sqlite, SqliteArguments> {
-    query
-        .bind(filter.queue.as_deref())
-        .bind(filter.partition.map(i64::from))
-        .bind(filter.payload_type.as_deref())
 }
