@@ -89,6 +89,7 @@ macro_rules! suite {
                 a_paused_partition_can_be_skipped_and_stays_paused,
                 stats_tell_what_waits_what_fails_and_who_holds_it,
                 an_idle_lease_is_renewed_and_kept,
+                a_locked_partition_does_not_keep_others_from_being_renewed,
                 a_long_handler_keeps_its_lease_while_it_is_renewed,
                 renewal_has_an_end,
                 a_long_transaction_is_not_cut_off_by_its_lease,

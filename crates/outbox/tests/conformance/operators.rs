@@ -202,6 +202,42 @@ pub(crate) async fn an_idle_lease_is_renewed_and_kept<DB: Dialect>(stage: &Stage
     handle.stop().await;
 }
 
+pub(crate) async fn a_locked_partition_does_not_keep_others_from_being_renewed<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let collector = Collector::new();
+    let queue = stage
+        .outbox()
+        .queue("orders", FOUR)
+        .leased(collector.clone());
+    let handle = queue.lease(LEASE).start().await.unwrap();
+    let outbox = handle.outbox();
+    for partition in 0..4 {
+        stage.enqueue(outbox, partition, &["x"]).await;
+    }
+    collector.wait_for(4).await;
+    if !DB::CONCURRENT_WRITERS {
+        handle.stop().await;
+        return;
+    }
+    let locked = outbox.partition_ids("orders").unwrap()[0];
+    let lock = format!(
+        "SELECT partition_id FROM outbox_processors WHERE partition_id = {locked} FOR UPDATE"
+    );
+    let mut transaction = stage.pool.begin().await.unwrap();
+    DB::run(&mut transaction, lock).await.unwrap();
+    let renewals = stage
+        .number("SELECT MAX(renewals) FROM outbox_processors")
+        .await;
+    let kept = format!(
+        "SELECT COUNT(*) FROM outbox_processors WHERE renewals > {} AND epoch = 1",
+        renewals + 6
+    );
+    stage.until(&kept, 3).await;
+    transaction.rollback().await.unwrap();
+    handle.stop().await;
+}
+
 pub(crate) async fn a_long_handler_keeps_its_lease_while_it_is_renewed<DB: Dialect>(
     stage: &Stage<DB>,
 ) {

@@ -103,10 +103,10 @@ pub(crate) async fn a_connection_may_be_lost_before_any_reply<DB: Dialect>(stage
         stage.run("DELETE FROM outbox_dead_letters").await;
         let collector = collector();
         let wire = Wire::to(&stage.url).await;
-        let pool = DB::connect(wire.url(), 2).await;
-        let mut kit = kit(pool, mode, &collector).await.unwrap();
         let mut ended = false;
         for n in 1..=MAX_PLACES {
+            let pool = DB::connect(wire.url(), 2).await;
+            let mut kit = kit(pool, mode, &collector).await.unwrap();
             wire.fail_at(n, Fault::LostReply, After::Cut);
             let name = format!("{mode:?}-cut-{n}");
             let _ = run(&mut kit, &name).await;
@@ -120,11 +120,11 @@ pub(crate) async fn a_connection_may_be_lost_before_any_reply<DB: Dialect>(stage
             }
             kit.assert_nothing_enqueued("orders").await;
             inspect(stage, mode, &collector.texts()).await;
+            kit.stop().await.unwrap();
             if ended {
                 break;
             }
         }
         assert!(ended, "a run has more than {MAX_PLACES} requests");
-        kit.stop().await.unwrap();
     }
 }
