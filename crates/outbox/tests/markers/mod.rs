@@ -3,7 +3,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use outbox::{EnqueueMessage, Outbox, OutboxMessage, OutboxProfile, Partitions};
+use outbox::{
+    DeadLetterFilter, DeadLetterStatus, EnqueueMessage, Outbox, OutboxMessage, OutboxProfile,
+    Partitions,
+};
 use sqlx::{Connection as _, MySql};
 
 use crate::conformance::{Collector, Dialect as _, Stage};
@@ -18,6 +21,7 @@ macro_rules! suite {
             a_borrowed_session_is_given_back_as_it_was,
             a_prepared_transaction_delays_nobody,
             a_migration_that_was_cut_short_is_finished,
+            an_operator_does_not_need_what_a_sequencer_has,
         ]);
     };
     (@tests $server:expr, [$($test:ident),* $(,)?]) => {
@@ -246,6 +250,33 @@ pub(crate) async fn a_migration_that_was_cut_short_is_finished(stage: &Stage<MyS
     }
     start().await;
     assert_eq!(stage.number("SELECT COUNT(*) FROM outbox_vacuum").await, 1);
+}
+
+pub(crate) async fn an_operator_does_not_need_what_a_sequencer_has(stage: &Stage<MySql>) {
+    let collector = Collector::answering(|_| outbox::MessageResult::Reject("no".into()));
+    let handle = stage.deliver(ONE, &collector).await;
+    let outbox = handle.outbox();
+    stage.enqueue(outbox, 0, &["a", "b"]).await;
+    stage
+        .until("SELECT COUNT(*) FROM outbox_dead_letters", 2)
+        .await;
+    // As a sequencer in the middle of its step.
+    let mut sequencer = stage.pool.begin().await.unwrap();
+    let lock = "SELECT partition_id FROM outbox_partitions FOR UPDATE";
+    MySql::number(&mut sequencer, lock.to_owned())
+        .await
+        .unwrap();
+    let one = DeadLetterFilter::new().limit(1);
+    let claimed = outbox.dead_letter_replay(&one, Duration::from_secs(60));
+    let claimed = claimed.await.unwrap();
+    assert_eq!(claimed.len(), 1, "no dead letter is passed over");
+    let rest = DeadLetterFilter::new().status(DeadLetterStatus::Pending);
+    let rest = outbox.dead_letter_list(&rest).await.unwrap();
+    let requeued = outbox.dead_letter_requeue(rest[0].id).await;
+    requeued.expect("it is pending, whatever a sequencer does");
+    sequencer.rollback().await.unwrap();
+    collector.wait_for(3).await;
+    handle.stop().await;
 }
 
 /// A handler inside the transaction.

@@ -1,6 +1,9 @@
-SELECT d.*, p.queue, p.`partition`
+-- Not as a join: that would lock the partition's row as well, and skip what a sequencer has.
+SELECT d.*,
+       (SELECT p.queue FROM {prefix}partitions p WHERE p.partition_id = d.partition_id) AS queue,
+       (SELECT p.`partition` FROM {prefix}partitions p
+        WHERE p.partition_id = d.partition_id) AS `partition`
 FROM {prefix}dead_letters d
-JOIN {prefix}partitions p ON p.partition_id = d.partition_id
 WHERE d.id = ?
   AND (d.status = 'pending' OR (d.status = 'reprocessing' AND d.deadline <= {now}))
 FOR UPDATE SKIP LOCKED
