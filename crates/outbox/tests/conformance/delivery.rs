@@ -227,7 +227,7 @@ pub(crate) async fn a_late_commit_is_delivered_and_delays_nobody<DB: Dialect>(st
         .unwrap();
     let mut texts: Vec<_> = (0..2000).map(|number| number.to_string()).collect();
     let others = async || {
-        for chunk in texts.chunks(20) {
+        for chunk in texts.chunks(8) {
             let chunk: Vec<_> = chunk.iter().map(String::as_str).collect();
             stage.enqueue(outbox, 0, &chunk).await;
         }
