@@ -72,7 +72,7 @@ pub struct Store<DB: Backend> {
 }
 
 /// The right to settle one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lease {
     /// The partition.
     pub partition_id: PartitionId,
@@ -87,6 +87,26 @@ pub struct Pulse {
     pub epoch: Epoch,
     /// How often it was renewed.
     pub renewals: i64,
+}
+
+/// Whose lease may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// One that is free or has run out.
+    Free,
+    /// Also one that stands still here.
+    Stale(Pulse),
+    /// Anyone's: an operator says so.
+    Force,
+}
+
+impl Takeover {
+    fn pulse(self) -> Option<Pulse> {
+        match self {
+            Self::Stale(pulse) => Some(pulse),
+            Self::Free | Self::Force => None,
+        }
+    }
 }
 
 /// What a taker gets.
@@ -223,6 +243,8 @@ pub struct Head {
     pub attempts: u32,
     /// Whether an operator has paused the partition or its queue: nothing was read then.
     pub paused: bool,
+    /// The server's number of the connection that read it.
+    pub session: Option<i64>,
     /// What comes next, in order, without holes.
     pub messages: Vec<StoredMessage>,
 }
@@ -352,6 +374,10 @@ pub trait Backend: DeadLetterVerbs {
     #[doc(hidden)]
     const CARRIES_SIGNALS: bool;
 
+    /// Whether the database runs inside this process.
+    #[doc(hidden)]
+    const EMBEDDED: bool = false;
+
     /// How a producer's transaction begins.
     #[doc(hidden)]
     const BEGIN: &'static str;
@@ -423,8 +449,8 @@ pub trait Backend: DeadLetterVerbs {
         limit: u32,
     ) -> impl Future<Output = Answer<Sequenced>> + Send;
 
-    /// Takes the lease for `lease_millis` if it is free, `holder`'s own, has run out, or stands still
-    /// at `stale`; every renewal is for as long. Never waits for a lock. Twice: the second replaces the
+    /// Takes the lease for `lease_millis` if it is free, `holder`'s own, has run out, or as `takeover`
+    /// allows; every renewal is for as long. Never waits for a lock. Twice: the second replaces the
     /// first.
     #[doc(hidden)]
     fn claim(
@@ -432,7 +458,7 @@ pub trait Backend: DeadLetterVerbs {
         partition_id: PartitionId,
         holder: &Incarnation,
         lease_millis: i64,
-        stale: Option<Pulse>,
+        takeover: Takeover,
     ) -> impl Future<Output = Answer<Option<Claimed>>> + Send;
 
     /// [`advance`](Self::advance) in a transaction of its own.
@@ -558,6 +584,11 @@ pub trait Backend: DeadLetterVerbs {
             Ok(())
         }
     }
+
+    /// Ends what another connection of ours does on the server, which does not notice by itself that
+    /// its client has gone while it runs a statement.
+    #[doc(hidden)]
+    fn end_session(store: &Store<Self>, session: i64) -> impl Future<Output = Answer<()>> + Send;
 
     /// Whether the same statement may succeed later: a deadlock, a lock timeout, a shutdown.
     #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Pool};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::backend::{Backend, Incarnation, Store, TablePrefix, TimeSource};
 use crate::clock::Clock;
@@ -78,12 +78,20 @@ pub struct QueueBuilder<DB: Backend> {
 impl<DB: Backend> QueueBuilder<DB> {
     /// Each message to a handler outside any transaction, at least once.
     pub fn leased(self, handler: impl LeasedMessageHandler + 'static) -> OutboxBuilder<DB> {
-        self.batch_leased(EachMessage(handler))
+        let handler = Box::new(EachMessage(handler));
+        self.handled_by(Some(Handler::Leased {
+            handler,
+            each: true,
+        }))
     }
 
     /// Batches to a handler outside any transaction, at least once.
     pub fn batch_leased(self, handler: impl LeasedHandler + 'static) -> OutboxBuilder<DB> {
-        self.handled_by(Some(Handler::Leased(Box::new(handler))))
+        let handler = Box::new(handler);
+        self.handled_by(Some(Handler::Leased {
+            handler,
+            each: false,
+        }))
     }
 
     /// Each message to a handler inside the transaction that settles it.
@@ -406,16 +414,19 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .filter(|queue: &&Arc<Queue<DB>>| queue.handler.is_some())
             .flat_map(|queue| queue.partition_ids.iter().map(|id| (*id, Desk::default())))
             .collect();
+        let tuning = &profile.sequencer;
+        let schedule = Schedule::new(tuning.retry_base, tuning.retry_max);
         Ok(Arc::new(Engine {
             store,
             queues,
             incarnation: Incarnation(uuid::Uuid::now_v7().to_string()),
             clock: Clock::default(),
+            contact: watch::Sender::new(0),
             max_payload: self.max_payload,
             sequencer,
             profile,
             desks,
-            schedule: Mutex::new(Schedule::default()),
+            schedule: Mutex::new(schedule),
             sequencer_bell: Arc::new(Notify::new()),
             scout_bell: Arc::new(Notify::new()),
             enqueued: Mutex::default(),

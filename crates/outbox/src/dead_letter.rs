@@ -20,6 +20,7 @@ use crate::engine::millis;
 use crate::error::OutboxError;
 use crate::message::{EnqueueMessage, OutboxMessageId};
 use crate::outbox::Outbox;
+use crate::patience::{OPERATOR_PATIENCE, answer_within};
 use crate::pipeline::deliver::storable;
 
 /// Where a dead letter is on its way.
@@ -184,12 +185,19 @@ impl<DB: Backend> Outbox<DB> {
         &self,
         filter: &DeadLetterFilter,
     ) -> Result<Vec<DeadLetter>, OutboxError> {
-        DB::dead_letters(&self.engine.store, filter).await
+        let letters = DB::dead_letters(&self.engine.store, filter);
+        let mut letters = answer_within(OPERATOR_PATIENCE, letters).await?;
+        for letter in &mut letters {
+            // Whoever lists has claimed nothing.
+            letter.claim_token = None;
+        }
+        Ok(letters)
     }
 
     /// How many dead letters a filter lets through, whatever its limit.
     pub async fn dead_letter_count(&self, filter: &DeadLetterFilter) -> Result<u64, OutboxError> {
-        DB::count_dead_letters(&self.engine.store, filter).await
+        let count = DB::count_dead_letters(&self.engine.store, filter);
+        answer_within(OPERATOR_PATIENCE, count).await
     }
 
     /// Claims dead letters to try them again by hand, oldest first: pending ones, and those whose
@@ -202,7 +210,9 @@ impl<DB: Backend> Outbox<DB> {
         deadline: Duration,
     ) -> Result<Vec<DeadLetter>, OutboxError> {
         let token = uuid::Uuid::new_v4().to_string();
-        DB::replay_dead_letters(&self.engine.store, filter, &token, millis(deadline)).await
+        let (store, millis) = (&self.engine.store, millis(deadline));
+        let replay = DB::replay_dead_letters(store, filter, &token, millis);
+        answer_within(OPERATOR_PATIENCE, replay).await
     }
 
     /// Says that claimed dead letters were handled. Answers how many: those whose claim ran out and
@@ -236,19 +246,25 @@ impl<DB: Backend> Outbox<DB> {
             .iter()
             .map(|letter| (letter.id, letter.claim_token.as_deref()))
             .collect();
-        DB::conclude_dead_letters(&self.engine.store, &claims, &conclusion).await
+        let conclude = DB::conclude_dead_letters(&self.engine.store, &claims, &conclusion);
+        answer_within(OPERATOR_PATIENCE, conclude).await
     }
 
     /// Deletes resolved and discarded dead letters, at most as many as the filter's limit. Answers
     /// how many.
     pub async fn dead_letter_cleanup(&self, filter: &DeadLetterFilter) -> Result<u64, OutboxError> {
-        DB::cleanup_dead_letters(&self.engine.store, filter).await
+        let cleanup = DB::cleanup_dead_letters(&self.engine.store, filter);
+        answer_within(OPERATOR_PATIENCE, cleanup).await
     }
 
     /// Puts a pending dead letter back into its queue as a new message, behind everything that is
     /// there, and resolves it. The message says in its headers where it comes from:
     /// `outbox-requeued-from` (the dead letter), `outbox-attempts` and `outbox-last-error`.
     pub async fn dead_letter_requeue(&self, id: i64) -> Result<OutboxMessageId, OutboxError> {
+        answer_within(OPERATOR_PATIENCE, self.requeue(id)).await
+    }
+
+    async fn requeue(&self, id: i64) -> Result<OutboxMessageId, OutboxError> {
         let store = &self.engine.store;
         let mut transaction = DB::begin(store, None).await?;
         let Some(letter) = DB::take_dead_letter(&store.sql, &mut transaction, id).await? else {

@@ -5,15 +5,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Store};
 use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
 use crate::error::OutboxError;
 use crate::handler::Handler;
-use crate::patience::Patience;
+use crate::patience::{LONGEST, Patience};
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::OutboxProfile;
@@ -77,6 +78,8 @@ pub(crate) struct Note {
     pub(crate) handling: bool,
     /// Until when the lease is renewed although a handler runs under it.
     pub(crate) renew_until: Option<Instant>,
+    /// Tells that handler that the lease is lost.
+    pub(crate) lost: CancellationToken,
     /// Whether this process should hold the partition.
     pub(crate) ours: bool,
     /// Whether the processor may claim although the partition is not ours, or although the lease has
@@ -119,6 +122,8 @@ pub(crate) struct Engine<DB: Backend> {
     pub(crate) queues: HashMap<String, Arc<Queue<DB>>>,
     pub(crate) incarnation: Incarnation,
     pub(crate) clock: Clock,
+    /// How often contact with the database was found again.
+    pub(crate) contact: watch::Sender<u64>,
     pub(crate) max_payload: usize,
     pub(crate) sequencer: SequencerConfig,
     pub(crate) profile: OutboxProfile,
@@ -142,8 +147,7 @@ pub(crate) struct Engine<DB: Backend> {
 impl<DB: Backend> Engine<DB> {
     /// How long a worker waits for the database.
     pub(crate) fn patience(&self) -> Patience {
-        let leases = self.queues.values().map(|queue| queue.lease.duration);
-        Patience::new(leases.min().unwrap_or_default())
+        Patience::new(LONGEST, self.contact.subscribe())
     }
 
     /// Every partition of every registered queue.

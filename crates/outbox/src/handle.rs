@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use taskward::{ShutdownReport, TaskSet};
+use taskward::ShutdownReport;
 
 use crate::backend::{Backend, Lease};
+use crate::engine::Desk;
 use crate::outbox::Outbox;
+use crate::patience::answer_within;
+use crate::workers::Workers;
 
 /// How long giving leases back may take; a database that does not answer must not keep us.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -15,11 +18,11 @@ const FAREWELL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct OutboxHandle<DB: Backend> {
     outbox: Outbox<DB>,
-    workers: TaskSet,
+    workers: Workers,
 }
 
 impl<DB: Backend> OutboxHandle<DB> {
-    pub(crate) fn new(outbox: Outbox<DB>, workers: TaskSet) -> Self {
+    pub(crate) fn new(outbox: Outbox<DB>, workers: Workers) -> Self {
         Self { outbox, workers }
     }
 
@@ -28,30 +31,46 @@ impl<DB: Backend> OutboxHandle<DB> {
         &self.outbox
     }
 
-    /// Stops: batches in hand are finished, or abandoned at the deadline; leases are released; the
-    /// report says what was left undone.
+    /// Stops: partitions without a handler at work are given back at once; batches in hand are
+    /// finished, or abandoned at the deadline, and given back then. The report says what was left
+    /// undone.
     pub async fn stop(self) -> ShutdownReport {
-        let report = self.workers.shutdown().await;
+        let Workers {
+            cancel,
+            workers,
+            keepers,
+        } = self.workers;
+        cancel.cancel();
+        let (report, ()) = tokio::join!(workers.shutdown(), give_back(&self.outbox));
+        keepers.shutdown().await;
+        give_back(&self.outbox).await;
         let engine = &self.outbox.engine;
-        // A handler that was abandoned may still run: its lease is left to run out.
-        let leases: Vec<Lease> = engine
-            .desks
-            .values()
-            .filter_map(|desk| {
-                let note = desk.note();
-                note.lease.filter(|_| !note.handling)
-            })
-            .collect();
-        let farewell = async {
-            if !leases.is_empty() {
-                DB::release(&engine.store, &leases).await?;
-            }
-            DB::depart(&engine.store, &engine.incarnation).await
-        };
-        let said = tokio::time::timeout(FAREWELL, farewell).await;
-        if !matches!(said, Ok(Ok(()))) {
-            tracing::warn!("leases could not be released and will run out by themselves");
+        let depart = DB::depart(&engine.store, &engine.incarnation);
+        if let Err(error) = answer_within(FAREWELL, depart).await {
+            tracing::warn!(%error, "others will notice only later that this process has gone");
         }
         report
+    }
+}
+
+/// Gives back the leases under which no handler runs. One that was abandoned may still run: its lease
+/// is left to run out.
+async fn give_back<DB: Backend>(outbox: &Outbox<DB>) {
+    let engine = &outbox.engine;
+    let idle = |desk: &Desk| {
+        let mut note = desk.note();
+        if note.handling {
+            None
+        } else {
+            note.lease.take()
+        }
+    };
+    let leases: Vec<Lease> = engine.desks.values().filter_map(idle).collect();
+    if leases.is_empty() {
+        return;
+    }
+    let release = DB::release(&engine.store, &leases);
+    if let Err(error) = answer_within(FAREWELL, release).await {
+        tracing::warn!(%error, "leases could not be released and will run out by themselves");
     }
 }

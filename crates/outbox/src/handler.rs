@@ -98,7 +98,11 @@ where
 
 /// A handler whose type is forgotten.
 pub(crate) enum Handler<DB: Database> {
-    Leased(Box<dyn DynLeased>),
+    /// `each`: whether it handles one message after the other, so that it is known which one failed.
+    Leased {
+        handler: Box<dyn DynLeased>,
+        each: bool,
+    },
     Transactional(Transactional<DB>),
 }
 
@@ -111,7 +115,7 @@ pub(crate) enum Transactional<DB: Database> {
 impl<DB: Database> std::fmt::Debug for Handler<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Leased(_) => "Leased",
+            Self::Leased { .. } => "Leased",
             Self::Transactional(Transactional::Batch(_)) => "TransactionalBatch",
             Self::Transactional(Transactional::Message(_)) => "TransactionalMessage",
         })

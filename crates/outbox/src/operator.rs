@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Advance, Backend, Burial, Incarnation, Lease, PartitionId, ReadLimit, Settlement,
+    Advance, Backend, Burial, Incarnation, Lease, PartitionId, ReadLimit, Settlement, Takeover,
 };
 use crate::engine::millis;
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::outbox::Outbox;
+use crate::patience::{OPERATOR_PATIENCE, answer_within};
 use crate::pipeline::deliver::storable;
-use crate::stats::PartitionStats;
 
 /// How long an operator tries to take a partition from its holder, and keeps it at most.
 const SEIZE: Duration = Duration::from_secs(5);
@@ -54,7 +54,13 @@ impl<DB: Backend> Outbox<DB> {
         let partition_id = self.queue(queue)?.partition_id(partition)?;
         let lease = self.seize(queue, partition, partition_id).await?;
         let skipped = self.bury_head(lease, reason).await;
-        DB::release(&self.engine.store, &[lease]).await?;
+        let leases = [lease];
+        let release = DB::release(&self.engine.store, &leases);
+        if let Err(error) = answer_within(SEIZE, release).await {
+            // What was done is done; the lease runs out soon.
+            let partition_id = partition_id.0;
+            tracing::warn!(partition_id, %error, "a lease could not be released after a skip");
+        }
         self.engine.note_settled(partition_id);
         self.engine.note_sequenced(partition_id);
         skipped
@@ -72,13 +78,18 @@ impl<DB: Backend> Outbox<DB> {
         let store = &self.engine.store;
         let until = Instant::now() + SEIZE;
         loop {
-            let stats = DB::stats(store, &[partition_id]).await?;
-            let pulse = stats.first().map(PartitionStats::pulse);
-            let claimed = DB::claim(store, partition_id, &operator, millis(SEIZE), pulse).await?;
-            if let Some(claimed) = claimed {
+            let lease_millis = millis(SEIZE);
+            let claim = DB::claim(
+                store,
+                partition_id,
+                &operator,
+                lease_millis,
+                Takeover::Force,
+            );
+            if let Some(claimed) = answer_within(SEIZE, claim).await? {
                 return Ok(claimed.lease);
             }
-            // It was renewed between the two statements, or a transaction has it.
+            // A transaction has it.
             if Instant::now() >= until {
                 return Err(OutboxError::PartitionBusy {
                     queue: queue.to_owned(),
@@ -99,7 +110,8 @@ impl<DB: Backend> Outbox<DB> {
             despite_pause: true,
             ..ReadLimit::ONE
         };
-        let head = match DB::advance_alone(store, lease, None, limit).await? {
+        let read = DB::advance_alone(store, lease, None, limit);
+        let head = match answer_within(SEIZE, read).await? {
             Advance::Held(head) => head,
             Advance::Lost => return Err(lost(lease)),
         };
@@ -118,9 +130,20 @@ impl<DB: Backend> Outbox<DB> {
                 reason: storable(reason),
             }],
         };
-        match DB::advance_alone(store, lease, Some(&settlement), ReadLimit::NOTHING).await? {
-            Advance::Held(_) => Ok(Some(first.id)),
-            Advance::Lost => Err(lost(lease)),
+        // Again while the lease lasts, for a second call of `skip` would bury the next one. A burial
+        // whose reply was lost is made twice, which changes nothing.
+        let until = Instant::now() + SEIZE;
+        loop {
+            let (settlement, nothing) = (Some(&settlement), ReadLimit::NOTHING);
+            let bury = DB::advance_alone(store, lease, settlement, nothing);
+            match answer_within(SEIZE, bury).await {
+                Ok(Advance::Held(_)) => return Ok(Some(first.id)),
+                Ok(Advance::Lost) => return Err(lost(lease)),
+                Err(error) if error.is_retryable() && Instant::now() < until => {
+                    tokio::time::sleep(SEIZE_AGAIN).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -150,7 +173,8 @@ impl<DB: Backend> Outbox<DB> {
             None => None,
             Some(partition) => Some(registered.partition_id(partition)?),
         };
-        DB::pause(&self.engine.store, queue, partition_id, paused).await
+        let pause = DB::pause(&self.engine.store, queue, partition_id, paused);
+        answer_within(OPERATOR_PATIENCE, pause).await
     }
 }
 

@@ -1,27 +1,39 @@
 //! How long a worker waits for the database to answer. A connection can be cut off without a word, and
 //! would then never answer; a worker that waits for it would be lost. A statement that is only slow
-//! gets more time each time, up to what a lease lasts: work must go on that soon after a lost contact.
+//! gets more time each time. When contact with the database is found again nobody waits any longer for
+//! an answer from before.
 
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::time::Instant;
+
 use crate::error::OutboxError;
 
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST: Duration = Duration::from_secs(3);
+/// What a worker waits at most.
+pub(crate) const LONGEST: Duration = Duration::from_secs(30);
+/// What the scout waits at most, who tells all others that contact was found again.
+pub(crate) const SCOUTS_LONGEST: Duration = Duration::from_secs(5);
+/// How long an operator's call waits for its answer.
+pub(crate) const OPERATOR_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A worker's patience with the database.
 #[derive(Debug)]
 pub(crate) struct Patience {
     longest: Duration,
     timeouts: u32,
+    /// Counts how often contact was found again.
+    contact: watch::Receiver<u64>,
 }
 
 impl Patience {
-    /// At most `longest`, the lease, unless that is even shorter than what a busy server needs.
-    pub(crate) fn new(longest: Duration) -> Self {
+    pub(crate) fn new(longest: Duration, contact: watch::Receiver<u64>) -> Self {
         Self {
-            longest: longest.max(FIRST),
+            longest,
             timeouts: 0,
+            contact,
         }
     }
 
@@ -36,12 +48,22 @@ impl Patience {
         &mut self,
         verb: impl Future<Output = Result<T, OutboxError>>,
     ) -> Result<T, OutboxError> {
-        let answer = answer_within(self.limit(), verb).await;
-        self.timeouts = match answer {
-            Err(OutboxError::NoAnswer { .. }) => self.timeouts.saturating_add(1),
-            _ => 0,
-        };
-        answer
+        let (limit, asked) = (self.limit(), Instant::now());
+        self.contact.mark_unchanged();
+        tokio::select! {
+            biased;
+            answer = answer_within(limit, verb) => {
+                self.timeouts = match answer {
+                    Err(OutboxError::NoAnswer { .. }) => self.timeouts.saturating_add(1),
+                    _ => 0,
+                };
+                answer
+            }
+            Ok(()) = self.contact.changed() => {
+                self.timeouts = 0;
+                Err(OutboxError::NoAnswer { after: asked.elapsed() })
+            }
+        }
     }
 }
 
@@ -62,17 +84,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn patience_grows_while_no_answer_comes_and_starts_anew_after_one() {
-        let mut patience = Patience::new(Duration::from_secs(30));
+        let contact = watch::Sender::new(0);
+        let mut patience = Patience::new(LONGEST, contact.subscribe());
         let mut waits = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..6 {
             match patience.hear(std::future::pending::<Result<(), _>>()).await {
                 Err(OutboxError::NoAnswer { after }) => waits.push(after.as_secs()),
                 answer => panic!("{answer:?}"),
             }
         }
-        assert_eq!(waits, [5, 10, 20, 30, 30]);
+        assert_eq!(waits, [3, 6, 12, 24, 30, 30]);
         patience.hear(async { Ok(()) }).await.unwrap();
         assert_eq!(patience.limit(), FIRST);
-        assert_eq!(Patience::new(Duration::from_millis(1)).limit(), FIRST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_contact_ends_the_wait_for_an_old_answer() {
+        let contact = watch::Sender::new(0);
+        let mut patience = Patience::new(LONGEST, contact.subscribe());
+        let started = Instant::now();
+        let never = std::future::pending::<Result<(), _>>();
+        let (answer, ()) = tokio::join!(patience.hear(never), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            contact.send_modify(|contacts| *contacts += 1);
+        });
+        assert!(matches!(answer, Err(OutboxError::NoAnswer { .. })));
+        assert_eq!(started.elapsed(), Duration::from_secs(1));
     }
 }

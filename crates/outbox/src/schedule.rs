@@ -15,9 +15,6 @@ use tokio::time::{Duration, Instant};
 
 use crate::backend::PartitionId;
 
-const FIRST_REST: Duration = Duration::from_millis(100);
-const LONGEST_REST: Duration = Duration::from_secs(30);
-
 #[derive(Debug)]
 enum State {
     Waiting,
@@ -38,8 +35,10 @@ pub(crate) enum Outcome {
 }
 
 /// The partitions that wait for a sequencer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Schedule {
+    first_rest: Duration,
+    longest_rest: Duration,
     waiting: BTreeMap<(Instant, u64), PartitionId>,
     states: HashMap<PartitionId, State>,
     failures: HashMap<PartitionId, u32>,
@@ -47,6 +46,18 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
+    /// A partition that failed rests, twice as long each time.
+    pub(crate) fn new(first_rest: Duration, longest_rest: Duration) -> Self {
+        Self {
+            first_rest,
+            longest_rest,
+            waiting: BTreeMap::new(),
+            states: HashMap::new(),
+            failures: HashMap::new(),
+            announcements: 0,
+        }
+    }
+
     /// Announces work. Twice is once; while the partition is being sequenced it is remembered.
     pub(crate) fn mark(&mut self, partition_id: PartitionId, now: Instant) {
         match self.states.get_mut(&partition_id) {
@@ -98,9 +109,10 @@ impl Schedule {
             Outcome::Busy(rest) => self.wait(partition_id, now + rest),
             Outcome::Failed => {
                 let failures = self.failures.entry(partition_id).or_default();
-                let rest = FIRST_REST
+                let rest = self
+                    .first_rest
                     .saturating_mul(1 << (*failures).min(20))
-                    .min(LONGEST_REST);
+                    .min(self.longest_rest);
                 *failures = failures.saturating_add(1);
                 self.wait(partition_id, now + rest);
             }
@@ -120,13 +132,20 @@ impl Schedule {
 mod tests {
     use super::*;
 
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(30);
+
+    fn schedule() -> Schedule {
+        Schedule::new(FIRST, LONGEST)
+    }
+
     const A: PartitionId = PartitionId(1);
     const B: PartitionId = PartitionId(2);
     const C: PartitionId = PartitionId(3);
 
     #[test]
     fn the_oldest_announcement_goes_first_and_a_second_one_changes_nothing() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        let (mut schedule, now) = (schedule(), Instant::now());
         for partition in [B, A, B, C] {
             schedule.mark(partition, now);
         }
@@ -136,7 +155,7 @@ mod tests {
 
     #[test]
     fn work_announced_while_a_partition_is_sequenced_is_not_lost() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        let (mut schedule, now) = (schedule(), Instant::now());
         schedule.mark(A, now);
         assert_eq!(schedule.take(now), Some(A));
         schedule.mark(A, now);
@@ -149,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_partition_with_more_lets_the_others_go_first() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        let (mut schedule, now) = (schedule(), Instant::now());
         schedule.mark(A, now);
         schedule.mark(B, now);
         assert_eq!(schedule.take(now), Some(A));
@@ -160,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_that_fails_rests_longer_each_time_and_holds_up_nobody() {
-        let (mut schedule, mut now) = (Schedule::default(), Instant::now());
+        let (mut schedule, mut now) = (schedule(), Instant::now());
         schedule.mark(A, now);
         for millis in [
             100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000,
@@ -182,14 +201,14 @@ mod tests {
         schedule.done(A, Outcome::Failed, now);
         assert_eq!(
             schedule.next_ready(),
-            Some(now + FIRST_REST),
+            Some(now + FIRST),
             "a success resets the rest"
         );
     }
 
     #[test]
     fn when_the_database_answers_again_nobody_rests() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        let (mut schedule, now) = (schedule(), Instant::now());
         for _ in 0..50 {
             schedule.mark(A, now);
             schedule.end_rests(now);

@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
-use crate::backend::{Backend, Epoch, Pulse};
+use crate::backend::Backend;
 use crate::error::OutboxError;
 use crate::outbox::Outbox;
+use crate::patience::{OPERATOR_PATIENCE, answer_within};
 
 /// The state of one partition, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,20 +37,12 @@ pub struct PartitionStats {
     pub epoch: i64,
     /// How many of its dead letters wait for somebody.
     pub dead_letters: u64,
-    pub(crate) renewals: i64,
 }
 
 impl PartitionStats {
     /// How many sequenced messages are not settled.
     pub fn pending(&self) -> i64 {
         self.last_seq - self.processed_seq
-    }
-
-    pub(crate) fn pulse(&self) -> Pulse {
-        Pulse {
-            epoch: Epoch(self.epoch),
-            renewals: self.renewals,
-        }
     }
 }
 
@@ -58,6 +51,8 @@ impl<DB: Backend> Outbox<DB> {
     /// The state of every partition of the registered queues, by queue and partition. One statement
     /// that writes nothing.
     pub async fn stats(&self) -> Result<Vec<PartitionStats>, OutboxError> {
-        DB::stats(&self.engine.store, &self.engine.partition_ids()).await
+        let partition_ids = self.engine.partition_ids();
+        let stats = DB::stats(&self.engine.store, &partition_ids);
+        answer_within(OPERATOR_PATIENCE, stats).await
     }
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskward::{
-    Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet, TracingListener,
-    WorkerBuilder, poker,
+    BackoffConfig, Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet,
+    TracingListener, WorkerBuilder, poker,
 };
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,17 @@ pub(crate) struct Staff {
     pub(crate) stop_deadline: Duration,
 }
 
+/// All workers of a process. Those who keep its leases stop last.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pub(crate) cancel: CancellationToken,
+    pub(crate) workers: TaskSet,
+    pub(crate) keepers: TaskSet,
+}
+
+/// How long those rest after an error whom the database's first answer should find at work again.
+const SHORT_REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
 /// No pause between two executions: they wait by themselves.
 const AT_ONCE: PacingConfig = PacingConfig {
     min_interval: Duration::ZERO,
@@ -53,21 +64,22 @@ const AT_ONCE: PacingConfig = PacingConfig {
 };
 
 /// The one place that spawns workers.
-pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> TaskSet {
+pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Workers {
     let cancel = CancellationToken::new();
     let mut workers = TaskSet::new(cancel.clone()).shutdown_deadline(staff.stop_deadline);
     let profile = &engine.profile;
     let shared = Arc::new(Semaphore::new(staff.shared));
     let guaranteed = Arc::new(Semaphore::new(staff.guaranteed));
-    let bulkhead = |name: &str, semaphore: ConcurrencyLimit| {
-        Bulkhead::new(
-            name,
-            BulkheadConfig {
-                semaphore,
-                ..Default::default()
-            },
-        )
+    let bulkhead = |name: &str, semaphore: ConcurrencyLimit, rest: (Duration, Duration)| {
+        let (initial, max) = rest;
+        let backoff = BackoffConfig {
+            initial,
+            max,
+            ..Default::default()
+        };
+        Bulkhead::new(name, BulkheadConfig { semaphore, backoff })
     };
+    let as_tuned = |tuning: &WorkerTuning| (tuning.retry_base, tuning.retry_max);
     // A worker's bell, rung once at the start, and its idle poll.
     let bells = |bell: &Arc<Notify>, tuning: &WorkerTuning| {
         bell.notify_one();
@@ -75,7 +87,9 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
         (Arc::clone(bell), poll)
     };
 
-    let (bell, poll) = bells(&engine.sequencer_bell, &profile.sequencer);
+    engine.sequencer_bell.notify_one();
+    let bell = Arc::clone(&engine.sequencer_bell);
+    let (poll, _) = poker(engine.sequencer.poll_interval, cancel.clone());
     for _ in 0..staff.guaranteed + staff.shared {
         let limit = ConcurrencyLimit::Tiered {
             guaranteed: Arc::clone(&guaranteed),
@@ -85,7 +99,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
             .notifier(Arc::clone(&bell))
             .notifier(Arc::clone(&poll))
             .pacing(profile.sequencer)
-            .bulkhead(bulkhead("sequencer", limit))
+            .bulkhead(bulkhead("sequencer", limit, as_tuned(&profile.sequencer)))
             .listener(TracingListener)
             .build(Sequencer::new(Arc::clone(engine)));
         workers.spawn("sequencer", worker.run());
@@ -107,7 +121,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
                 .notifier(bell)
                 .notifier(poll)
                 .pacing(profile.processor)
-                .bulkhead(bulkhead(&name, limit))
+                .bulkhead(bulkhead(&name, limit, as_tuned(&profile.processor)))
                 .listener(TracingListener)
                 .build(Processor::new(
                     Arc::clone(engine),
@@ -124,14 +138,17 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
         .notifier(bell)
         .notifier(poll)
         .pacing(profile.vacuum)
-        .bulkhead(bulkhead("vacuum", limit))
+        .bulkhead(bulkhead("vacuum", limit, as_tuned(&profile.vacuum)))
         .listener(TracingListener)
         .build(Vacuum::new(Arc::clone(engine)));
     workers.spawn("vacuum", worker.run());
 
     let (poll, _) = poker(profile.reconciler.idle_interval, cancel.clone());
+    let rest = as_tuned(&profile.reconciler);
     let worker = WorkerBuilder::new("reconciler", cancel.clone())
         .notifier(poll)
+        .pacing(profile.reconciler)
+        .bulkhead(bulkhead("reconciler", ConcurrencyLimit::Unlimited, rest))
         .listener(TracingListener)
         .build(Reconciler {
             engine: Arc::clone(engine),
@@ -141,6 +158,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
     let (poll, _) = poker(staff.stats_interval, cancel.clone());
     let worker = WorkerBuilder::new("stats", cancel.clone())
         .notifier(poll)
+        .bulkhead(bulkhead("stats", ConcurrencyLimit::Unlimited, SHORT_REST))
         .listener(TracingListener)
         .build(Stats {
             engine: Arc::clone(engine),
@@ -148,17 +166,22 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
         });
     workers.spawn("stats", worker.run());
 
-    let (beat, _) = poker(Duration::from_secs(1), cancel.clone());
+    // Leases are kept until the last handler has come to its end.
+    let keeping = CancellationToken::new();
+    let mut keepers = TaskSet::new(keeping.clone());
+    let (beat, _) = poker(Duration::from_secs(1), keeping.clone());
     beat.notify_one();
-    let worker = WorkerBuilder::new("keeper", cancel.clone())
+    let worker = WorkerBuilder::new("keeper", keeping)
         .notifier(beat)
+        .bulkhead(bulkhead("keeper", ConcurrencyLimit::Unlimited, SHORT_REST))
         .listener(TracingListener)
         .build(Keeper::new(Arc::clone(engine)));
-    workers.spawn("keeper", worker.run());
+    keepers.spawn("keeper", worker.run());
 
     if DB::CARRIES_SIGNALS {
         let worker = WorkerBuilder::new("herald", cancel.clone())
             .notifier(Arc::clone(&engine.herald_bell))
+            .bulkhead(bulkhead("herald", ConcurrencyLimit::Unlimited, SHORT_REST))
             .listener(TracingListener)
             .build(Herald {
                 engine: Arc::clone(engine),
@@ -171,6 +194,11 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
         let worker = WorkerBuilder::new("listener", cancel.clone())
             .notifier(again)
             .pacing(AT_ONCE)
+            .bulkhead(bulkhead(
+                "listener",
+                ConcurrencyLimit::Unlimited,
+                SHORT_REST,
+            ))
             .listener(TracingListener)
             .build(Listener {
                 engine: Arc::clone(engine),
@@ -181,10 +209,14 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Task
     }
 
     engine.scout_bell.notify_one();
-    let worker = WorkerBuilder::new("scout", cancel)
+    let worker = WorkerBuilder::new("scout", cancel.clone())
         .notifier(Arc::clone(&engine.scout_bell))
         .listener(TracingListener)
         .build(Scout::new(Arc::clone(engine)));
     workers.spawn("scout", worker.run());
-    workers
+    Workers {
+        cancel,
+        workers,
+        keepers,
+    }
 }

@@ -109,7 +109,6 @@ macro_rules! partition_stats {
             paused: row.try_get("paused")?,
             holder: row.try_get("holder")?,
             epoch: row.try_get("epoch")?,
-            renewals: row.try_get("renewals")?,
             dead_letters: u64::try_from(dead_letters).unwrap_or(0),
         })
     }};

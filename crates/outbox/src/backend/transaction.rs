@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{Database, Pool, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
-use super::OwnConnection;
+use super::{Backend, OwnConnection};
 use crate::error::OutboxError;
 
 /// What is done to a connection before it goes back to the pool.
@@ -23,12 +23,12 @@ pub(crate) type Restore<DB> =
 pub(crate) const ORPHAN_MILLIS: i64 = 1_500;
 
 /// An open transaction on a connection of the pool.
-pub struct OwnTransaction<DB: Database> {
+pub struct OwnTransaction<DB: Backend> {
     connection: OwnConnection<DB>,
     restore: Option<Restore<DB>>,
 }
 
-impl<DB: Database> OwnTransaction<DB> {
+impl<DB: Backend> OwnTransaction<DB> {
     pub(crate) async fn begin(pool: &Pool<DB>, statement: SqlStr) -> Result<Self, OutboxError> {
         let mut connection = OwnConnection::acquire(pool).await?;
         DB::TransactionManager::begin(&mut connection, Some(statement)).await?;
@@ -69,7 +69,7 @@ impl<DB: Database> OwnTransaction<DB> {
     }
 }
 
-impl<DB: Database> fmt::Debug for OwnTransaction<DB> {
+impl<DB: Backend> fmt::Debug for OwnTransaction<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("OwnTransaction");
         fields
@@ -78,7 +78,7 @@ impl<DB: Database> fmt::Debug for OwnTransaction<DB> {
     }
 }
 
-impl<DB: Database> Deref for OwnTransaction<DB> {
+impl<DB: Backend> Deref for OwnTransaction<DB> {
     type Target = DB::Connection;
 
     fn deref(&self) -> &DB::Connection {
@@ -86,7 +86,7 @@ impl<DB: Database> Deref for OwnTransaction<DB> {
     }
 }
 
-impl<DB: Database> DerefMut for OwnTransaction<DB> {
+impl<DB: Backend> DerefMut for OwnTransaction<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
         &mut self.connection
     }

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Burial, Savepoint, Seq};
 use crate::batch::Batch;
@@ -24,6 +25,8 @@ pub(crate) struct Delivery {
     pub(crate) dead_letters: Vec<Burial>,
     /// What the handler, or the framework in its place, says of the rest.
     pub(crate) result: HandlerResult,
+    /// Whether a failure is known to be that of the first message that is not settled.
+    pub(crate) blamed: bool,
 }
 
 /// Why a transactional delivery can settle nothing.
@@ -99,28 +102,38 @@ pub(crate) fn storable(text: &str) -> String {
     text[..end].replace('\0', "\u{fffd}")
 }
 
-/// Delivers to a leased handler: no transaction, no connection.
+/// Delivers to a leased handler: no transaction, no connection. `each`: it handles one message after
+/// the other. `lost`: the lease is gone, and whatever it still does is for nothing.
 pub(crate) async fn leased(
     handler: &dyn DynLeased,
+    each: bool,
     messages: &[OutboxMessage],
     deadline: Instant,
+    lost: &CancellationToken,
 ) -> Delivery {
     let mut batch = Batch::new(messages, deadline);
-    let result = match within(deadline, async { handler.handle(&mut batch).await }).await {
-        Ok(HandlerResult::Success) if batch.processed() == 0 => {
+    let handled = lost.run_until_cancelled(handler.handle(&mut batch));
+    let result = match within(deadline, handled).await {
+        Ok(Some(result)) => result,
+        Ok(None) => retry("the lease was lost"),
+        Err(reason) => retry(reason),
+    };
+    let settled = batch.processed();
+    let result = match result {
+        HandlerResult::Success if settled == 0 => {
             retry("the handler answered success but acked nothing")
         }
-        Ok(result) => result,
-        Err(reason) => retry(reason),
+        result => result,
     };
     let dead_letters = batch
         .rejected()
         .map(|(message, reason)| burial(message, reason))
         .collect();
     Delivery {
-        settled: batch.processed(),
+        settled,
         dead_letters,
         result,
+        blamed: each,
     }
 }
 
@@ -135,6 +148,7 @@ pub(crate) async fn transactional_messages<DB: Backend>(
         settled: 0,
         dead_letters: Vec::new(),
         result: HandlerResult::Success,
+        blamed: true,
     };
     for (before, message) in messages.iter().enumerate() {
         // The soft stop: what was handled is settled, nothing new begins.
@@ -189,6 +203,7 @@ pub(crate) async fn transactional_batch<DB: Backend>(
         settled,
         dead_letters: Vec::new(),
         result,
+        blamed: false,
     })
 }
 

@@ -29,7 +29,9 @@ pub(crate) fn settlement(
             HandlerResult::Retry { reason } => {
                 attempts = attempts.saturating_add(1);
                 last_error = Some(storable(&reason));
-                if max_attempts.is_some_and(|max| attempts >= max) {
+                // With others beside it nobody knows whether it is at fault: it comes alone first.
+                let alone = delivery.blamed || messages.len() - delivery.settled == 1;
+                if alone && max_attempts.is_some_and(|max| attempts >= max) {
                     bury_exhausted(delivery, head, &reason);
                     (attempts, last_error) = (0, None);
                 }

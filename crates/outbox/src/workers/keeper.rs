@@ -1,6 +1,7 @@
 //! Keeps this process's place among the others: says that it is alive, works out which partitions are
 //! its own, and renews the leases of partitions that have nothing to do.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub(crate) struct Keeper<DB: Backend> {
     process: Process,
     interval: Duration,
     patience: Patience,
+    /// Leases that could not be renewed the last time.
+    missed: HashSet<Lease>,
 }
 
 impl<DB: Backend> Keeper<DB> {
@@ -46,6 +49,7 @@ impl<DB: Backend> Keeper<DB> {
         };
         Self {
             patience: engine.patience(),
+            missed: HashSet::new(),
             engine,
             process,
             interval: interval.min(HEARTBEAT),
@@ -65,13 +69,24 @@ impl<DB: Backend> Keeper<DB> {
         }
         let renew = DB::renew(&self.engine.store, &leases);
         let renewed = self.patience.hear(renew).await?;
-        for lost in leases
-            .iter()
+        let missed: HashSet<Lease> = leases
+            .into_iter()
             .filter(|lease| !renewed.contains(&lease.partition_id))
-        {
-            // The processor finds out by itself; it only has to look.
-            self.engine.ring(lost.partition_id);
+            .collect();
+        for lease in &missed {
+            // The processor finds out by itself; it only has to look. A handler does not look, but
+            // once may be a row that was locked for a moment.
+            self.engine.ring(lease.partition_id);
+            if self.missed.contains(lease)
+                && let Some(desk) = self.engine.desks.get(&lease.partition_id)
+            {
+                let note = desk.note();
+                if note.lease == Some(*lease) {
+                    note.lost.cancel();
+                }
+            }
         }
+        self.missed = missed;
         Ok(())
     }
 

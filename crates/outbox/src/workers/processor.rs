@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{
-    Advance, Backend, Claimed, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Settlement,
-    StoredMessage,
+    Advance, Backend, Claimed, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Seq,
+    Settlement, StoredMessage, Takeover,
 };
 use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
 use crate::error::OutboxError;
@@ -28,6 +28,11 @@ const MAX_SAVEPOINTS: u32 = 60;
 const MAX_BATCH_BYTES: u64 = 16 * 1024 * 1024;
 /// How long one execution goes on while there is more, before the pace applies.
 const DRAIN: Duration = Duration::from_millis(500);
+
+/// How long a settlement that failed rests at most before it is tried again.
+const LONGEST_SETTLE_REST: Duration = Duration::from_millis(500);
+/// How long to wait for the database to answer, at least and at most, whatever the lease.
+const HEARD: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 
 /// What a processor did in one execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +68,9 @@ struct Held {
     careful: bool,
     /// Whether that attempt is written down.
     charged: bool,
+    /// The message and the number that is written down for it: the same if it has to be tried again,
+    /// for it may be there although nobody heard so.
+    charging: Option<(Seq, u32)>,
     /// Another process should have it but did not take it: work off what is there, then release.
     borrowed: bool,
 }
@@ -79,8 +87,9 @@ pub(crate) struct Processor<DB: Backend> {
     ahead: Option<(Head, Instant)>,
     /// Not before this: a retry's backoff, which no arrival cuts short.
     resume_at: Option<Instant>,
-    /// Database errors in a row.
+    /// Database errors in a row, until when to rest after the last, and which contact it was in.
     errors: u32,
+    error_rest: Option<(Instant, u64)>,
 }
 
 /// How one batch ended.
@@ -110,6 +119,7 @@ impl<DB: Backend> Processor<DB> {
             ahead: None,
             resume_at: None,
             errors: 0,
+            error_rest: None,
         }
     }
 
@@ -132,18 +142,19 @@ impl<DB: Backend> Processor<DB> {
         if !ours && permit.is_none() {
             return Ok(None);
         }
-        let stale = match permit {
-            Some(ClaimPermit::Stale(pulse)) => Some(pulse),
-            Some(ClaimPermit::Unclaimed) | None => None,
+        let takeover = match permit {
+            Some(ClaimPermit::Stale(pulse)) => Takeover::Stale(pulse),
+            Some(ClaimPermit::Unclaimed) | None => Takeover::Free,
         };
         let store = &self.engine.store;
         let (holder, lease_millis) = (&self.engine.incarnation, self.queue.lease_millis());
-        let claim = DB::claim(store, self.partition_id, holder, lease_millis, stale);
+        let claim = DB::claim(store, self.partition_id, holder, lease_millis, takeover);
         let claimed = self.heard(claim).await?;
         let held = claimed.map(|Claimed { lease, abandoned }| Held {
             lease,
             careful: abandoned,
             charged: false,
+            charging: None,
             borrowed: !ours,
         });
         if held.is_some_and(|held| held.careful) {
@@ -174,11 +185,7 @@ impl<DB: Backend> Processor<DB> {
         cancel: &CancellationToken,
     ) -> Result<Directive<ProcessorReport>, OutboxError> {
         let started = self.engine.clock.now();
-        let mut report = ProcessorReport {
-            partition_id: self.partition_id.0,
-            messages_processed: 0,
-            handler_result: HandlerResult::Success,
-        };
+        let mut report = self.report();
         if let Some(rest) = self
             .resume_at
             .and_then(|at| at.checked_duration_since(started))
@@ -235,6 +242,15 @@ impl<DB: Backend> Processor<DB> {
         }
     }
 
+    /// Nothing done yet.
+    fn report(&self) -> ProcessorReport {
+        ProcessorReport {
+            partition_id: self.partition_id.0,
+            messages_processed: 0,
+            handler_result: HandlerResult::Success,
+        }
+    }
+
     fn backoff(&self) -> Duration {
         let tuning = &self.engine.profile.processor;
         self.mode
@@ -243,21 +259,32 @@ impl<DB: Backend> Processor<DB> {
 
     /// Reads, delivers and settles one batch.
     async fn step(&mut self, mut held: Held) -> Result<Step, OutboxError> {
-        if held.careful {
-            match self.charge(held).await? {
-                Some(step) => return Ok(step),
-                None => held.charged = true,
+        if held.careful && !held.charged {
+            if let Some(step) = self.charge(held).await? {
+                return Ok(step);
+            }
+            // Until its handler runs: whatever fails before is not another attempt.
+            held.charged = true;
+            if let Some(own) = &mut self.held {
+                own.charged = true;
             }
         }
         let queue = Arc::clone(&self.queue);
         match &queue.handler {
             None => Ok(Step::Nothing),
-            Some(Handler::Leased(handler)) => self.leased(handler.as_ref(), held).await,
+            Some(Handler::Leased { handler, each }) => {
+                self.leased(handler.as_ref(), *each, held).await
+            }
             Some(Handler::Transactional(handler)) => self.transactional(handler, held).await,
         }
     }
 
-    async fn leased(&mut self, handler: &dyn DynLeased, held: Held) -> Result<Step, OutboxError> {
+    async fn leased(
+        &mut self,
+        handler: &dyn DynLeased,
+        each: bool,
+        held: Held,
+    ) -> Result<Step, OutboxError> {
         let (head, deadline) = match self.ahead.take() {
             Some(ahead) => ahead,
             None => {
@@ -275,17 +302,25 @@ impl<DB: Backend> Processor<DB> {
         if Instant::now() >= deadline {
             // The read itself took so long, for a connection or a lock: nobody was tried, so nobody
             // failed. The next read renews the lease.
+            let partition_id = self.partition_id.0;
+            tracing::warn!(
+                partition_id,
+                "reading took longer than the handler's budget"
+            );
+            self.mode = PartitionMode::cautious();
             return Ok(Step::Settled {
                 messages: 0,
                 full: true,
                 result: HandlerResult::Success,
             });
         }
-        let delivery = deliver::leased(handler, &messages, deadline).await;
+        let lost = self.tried();
+        let delivery = deliver::leased(handler, each, &messages, deadline, &lost).await;
         let (settlement, mut step) = self.conclude(&head, &messages, delivery, self.limit());
+        let lease_end = deadline + self.queue.lease.headroom;
         let deadline = self.deadline();
         match self
-            .settle(held.lease, &settlement, self.next_limit(&step))
+            .settle(held.lease, &settlement, self.next_limit(&step), lease_end)
             .await?
         {
             Advance::Lost => Ok(Step::Lost),
@@ -307,8 +342,10 @@ impl<DB: Backend> Processor<DB> {
         lease: Lease,
         settlement: &Settlement,
         limit: ReadLimit,
+        lease_end: Instant,
     ) -> Result<Advance, OutboxError> {
-        let until = Instant::now() + self.queue.lease.headroom;
+        // Renewed meanwhile, it may last longer than it did at first.
+        let until = lease_end.max(Instant::now() + self.queue.lease.headroom);
         let mut rest = Duration::from_millis(5);
         loop {
             match self.advance(lease, Some(settlement), limit).await {
@@ -316,7 +353,7 @@ impl<DB: Backend> Processor<DB> {
                     let partition_id = self.partition_id.0;
                     tracing::info!(partition_id, %error, "settling failed and is tried again");
                     tokio::time::sleep(rest).await;
-                    rest *= 2;
+                    rest = (rest * 2).min(LONGEST_SETTLE_REST);
                 }
                 result => return result,
             }
@@ -343,17 +380,21 @@ impl<DB: Backend> Processor<DB> {
         let Some(first) = head.messages.first() else {
             return Ok(Some(Step::Nothing));
         };
+        let attempts = match held.charging {
+            Some((seq, attempts)) if seq == first.seq => attempts,
+            _ => head.attempts.saturating_add(1),
+        };
+        if let Some(held) = &mut self.held {
+            held.charging = Some((first.seq, attempts));
+        }
         let mut charge = Settlement {
             cursor: head.cursor,
             cursor_id: None,
-            attempts: head.attempts.saturating_add(1),
+            attempts,
             last_error: Some("the process that handled it did not come back".to_owned()),
             dead_letters: Vec::new(),
         };
-        let exhausted = self
-            .queue
-            .max_attempts
-            .is_some_and(|max| head.attempts >= max);
+        let exhausted = self.queue.max_attempts.is_some_and(|max| attempts > max);
         if exhausted {
             let messages = self.messages(held, &head);
             let result = HandlerResult::Success;
@@ -361,6 +402,7 @@ impl<DB: Backend> Processor<DB> {
                 settled: 0,
                 dead_letters: Vec::new(),
                 result,
+                blamed: true,
             };
             let reason = charge.last_error.take().unwrap_or_default();
             deliver::bury_exhausted(&mut delivery, &messages[0], &reason);
@@ -414,6 +456,7 @@ impl<DB: Backend> Processor<DB> {
             self.heard(transaction.commit()).await?;
             return Ok(Step::Nothing);
         }
+        self.tried();
         // The handler has its own deadline; this one is for a savepoint that is never answered.
         let patience = self.queue.handler_budget() + self.queue.lease.duration;
         let delivered = answer_within(patience, async {
@@ -466,7 +509,10 @@ impl<DB: Backend> Processor<DB> {
         gone: TransactionGone,
     ) -> Result<Step, OutboxError> {
         let (before, reason) = match gone {
-            TransactionGone::Stopped { before, reason } => (before, reason),
+            TransactionGone::Stopped { before, reason } => {
+                self.end_session(head).await;
+                (before, reason)
+            }
             TransactionGone::Ended { before, error } => (
                 before,
                 format!("the handler's transaction ended before its time: {error}"),
@@ -496,6 +542,10 @@ impl<DB: Backend> Processor<DB> {
             settled: 0,
             dead_letters: Vec::new(),
             result,
+            blamed: matches!(
+                self.queue.handler,
+                Some(Handler::Transactional(Transactional::Message(_)))
+            ),
         };
         let (settlement, step) = self.conclude(head, messages, delivery, ReadLimit::ONE);
         match self
@@ -504,6 +554,17 @@ impl<DB: Backend> Processor<DB> {
         {
             Advance::Held(_) => Ok(step),
             Advance::Lost => Ok(Step::Lost),
+        }
+    }
+
+    /// A server does not notice that its client has gone while it runs a statement: a handler that was
+    /// stopped in the middle of one would keep its locks, and its partition, until that ends by itself.
+    async fn end_session(&self, head: &Head) {
+        let Some(session) = head.session else { return };
+        let ended = DB::end_session(&self.engine.store, session);
+        if let Err(error) = self.heard(ended).await {
+            let partition_id = self.partition_id.0;
+            tracing::warn!(partition_id, session, %error, "a stopped handler's session lives on");
         }
     }
 
@@ -527,7 +588,18 @@ impl<DB: Backend> Processor<DB> {
             HandlerResult::Success | HandlerResult::Retry { .. } => Some(settled),
         };
         self.transition(&delivery.result, processed);
-        let full = messages.len() == limit.messages as usize || delivery.settled < messages.len();
+        let max_attempts = self.queue.max_attempts;
+        if max_attempts.is_some_and(|max| settlement.attempts >= max) {
+            // Its last attempt, which it should have alone.
+            self.mode = PartitionMode::cautious();
+        }
+        let bytes: u64 = messages
+            .iter()
+            .map(|message| message.payload.len() as u64)
+            .sum();
+        let full = messages.len() == limit.messages as usize
+            || bytes >= limit.bytes
+            || delivery.settled < messages.len();
         (
             settlement,
             Step::Settled {
@@ -556,7 +628,7 @@ impl<DB: Backend> Processor<DB> {
     fn limit(&self) -> ReadLimit {
         let configured = self.engine.profile.processor.batch_size;
         let mut messages = self.mode.effective_batch_size(configured);
-        if !matches!(self.queue.handler, Some(Handler::Leased(_))) {
+        if !matches!(self.queue.handler, Some(Handler::Leased { .. })) {
             messages = messages.min(MAX_SAVEPOINTS);
         }
         ReadLimit {
@@ -574,19 +646,32 @@ impl<DB: Backend> Processor<DB> {
     /// Says whether a handler is at work, and how long its lease may be renewed meanwhile. Not under a
     /// transaction: that holds the partition by itself.
     fn note_handling(&self, handling: bool) {
-        let leased = matches!(self.queue.handler, Some(Handler::Leased(_)));
+        let leased = matches!(self.queue.handler, Some(Handler::Leased { .. }));
         let renew_up_to = self.queue.renew_up_to.filter(|_| handling && leased);
         let mut note = self.desk().note();
         note.handling = handling;
         note.renew_until = renew_up_to.map(|longest| self.engine.clock.now() + longest);
     }
 
-    /// Waits for the database to answer for as long as a lease lasts: what comes later is of no use.
+    /// Waits for the database to answer for as long as a lease lasts, within reason: what comes later
+    /// is of no use.
     async fn heard<T>(
         &self,
         verb: impl Future<Output = Result<T, OutboxError>>,
     ) -> Result<T, OutboxError> {
-        answer_within(self.queue.lease.duration, verb).await
+        let (least, most) = HEARD;
+        answer_within(self.queue.lease.duration.clamp(least, most), verb).await
+    }
+
+    /// The handler runs now: an attempt that was written down before is used up. Answers what tells it
+    /// that its lease is lost.
+    fn tried(&mut self) -> CancellationToken {
+        if let Some(held) = &mut self.held {
+            (held.charged, held.charging) = (false, None);
+        }
+        let lost = CancellationToken::new();
+        self.desk().note().lost = lost.clone();
+        lost
     }
 
     async fn advance(
@@ -645,22 +730,34 @@ impl<DB: Backend> WorkerAction for Processor<DB> {
         &mut self,
         cancel: &CancellationToken,
     ) -> Result<Directive<ProcessorReport>, OutboxError> {
-        match self.drain(cancel).await {
+        let contact = *self.engine.contact.borrow();
+        // A new contact with the database ends the rest; a bell does not.
+        if let Some((until, _)) = self.error_rest.filter(|(_, seen)| *seen == contact)
+            && let Some(rest) = until.checked_duration_since(Instant::now())
+            && !cancel.is_cancelled()
+        {
+            return Ok(Directive::Sleep(rest, self.report()));
+        }
+        let drained = match self.drain(cancel).await {
+            // Whoever stops gives back at once what is not being handled.
+            Ok(directive) if cancel.is_cancelled() => self.release().await.map(|()| directive),
+            drained => drained,
+        };
+        match drained {
             Ok(directive) => {
                 self.errors = 0;
+                self.error_rest = None;
                 Ok(directive)
             }
             Err(error) => {
                 self.errors = self.errors.saturating_add(1);
                 let rest = Duration::from_millis(100 << self.errors.min(8));
+                self.error_rest = Some((Instant::now() + rest, contact));
                 let partition_id = self.partition_id.0;
                 tracing::warn!(partition_id, %error, ?rest, "the processor could not go on");
-                let report = ProcessorReport {
-                    partition_id,
-                    messages_processed: 0,
-                    handler_result: HandlerResult::Retry {
-                        reason: error.to_string(),
-                    },
+                let mut report = self.report();
+                report.handler_result = HandlerResult::Retry {
+                    reason: error.to_string(),
                 };
                 Ok(Directive::Sleep(rest, report))
             }

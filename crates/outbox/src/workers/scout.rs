@@ -1,7 +1,7 @@
 //! Finds work by looking: what other processes, other languages and plain transactions committed and
 //! what nobody has claimed. The path that correctness rests on; signals only make it faster.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, PartitionId, Pulse, Survey};
 use crate::engine::{ClaimPermit, Engine, lock};
 use crate::error::OutboxError;
-use crate::patience::Patience;
+use crate::patience::{Patience, SCOUTS_LONGEST};
 
 /// How often to look when nothing happens.
 const IDLE_PROBE: Duration = Duration::from_millis(80);
@@ -44,7 +44,7 @@ impl<DB: Backend> Scout<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
             partition_ids: engine.partition_ids(),
-            patience: engine.patience(),
+            patience: Patience::new(SCOUTS_LONGEST, engine.contact.subscribe()),
             engine,
             sightings: HashMap::new(),
             probe: IDLE_PROBE,
@@ -122,7 +122,7 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
             Ok(surveys) => surveys,
             Err(error) => {
                 if !std::mem::replace(&mut self.lost_contact, true) {
-                    tracing::warn!(%error, "lost contact with the database");
+                    tracing::warn!(%error, "no answer from the database, or no free connection");
                 }
                 return Ok(Directive::sleep(IDLE_PROBE));
             }
@@ -130,16 +130,18 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
         let now = Instant::now();
         if std::mem::take(&mut self.lost_contact) {
             tracing::info!("the database answers again");
+            self.engine.contact.send_modify(|contacts| *contacts += 1);
             lock(&self.engine.schedule).end_rests(self.engine.clock.now());
             for desk in self.engine.desks.values() {
                 desk.bell.notify_one();
             }
         }
-        self.sightings.retain(|id, _| {
-            surveys
-                .iter()
-                .any(|survey| survey.pending && survey.partition_id == *id)
-        });
+        let pending: HashSet<PartitionId> = surveys
+            .iter()
+            .filter(|survey| survey.pending)
+            .map(|survey| survey.partition_id)
+            .collect();
+        self.sightings.retain(|id, _| pending.contains(id));
         for survey in &surveys {
             self.note(survey, now);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskward::{Directive, WorkerAction};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, PartitionId, Sequenced};
@@ -19,6 +20,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(crate) struct Sequencer<DB: Backend> {
     engine: Arc<Engine<DB>>,
     patience: Patience,
+    /// When everything was last looked at without being told to.
+    looked: Instant,
 }
 
 /// A partition taken from the schedule; goes back if the worker dies with it.
@@ -41,6 +44,10 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
     type Error = OutboxError;
 
     async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        if self.looked.elapsed() >= self.engine.sequencer.poll_interval {
+            self.looked = Instant::now();
+            self.engine.mark(self.engine.partition_ids());
+        }
         let mut sequenced = 0;
         for _ in 0..self.engine.sequencer.partition_batch_limit {
             let partition_id = lock(&self.engine.schedule).take(self.engine.clock.now());
@@ -66,6 +73,7 @@ impl<DB: Backend> Sequencer<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
             patience: engine.patience(),
+            looked: Instant::now(),
             engine,
         }
     }

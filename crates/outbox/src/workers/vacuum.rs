@@ -1,7 +1,7 @@
 //! Removes settled messages in bounded steps, off the hot path, and keeps up while messages flow: it
 //! is rung when something was settled, and rests for its pace between two rounds.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,18 +54,26 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         self.not_before = started + tuning.min_interval;
         self.dirty
             .extend(std::mem::take(&mut *lock(&self.engine.settled)));
-        let mut removed = 0;
-        while let Some(partition_id) = self.dirty.iter().next().copied() {
+        let (mut removed, mut failed) = (0, None);
+        let mut due: VecDeque<PartitionId> = self.dirty.iter().copied().collect();
+        while let Some(partition_id) = due.pop_front() {
             if cancel.is_cancelled() || started.elapsed() >= ROUND {
                 return Ok(Directive::Proceed(removed));
             }
             let sweep = DB::sweep(&self.engine.store, partition_id, tuning.batch_size);
-            let swept = self.patience.hear(sweep).await?;
-            removed += swept.messages;
-            if !swept.more {
-                self.dirty.remove(&partition_id);
+            match self.patience.hear(sweep).await {
+                Ok(swept) => {
+                    removed += swept.messages;
+                    if swept.more {
+                        due.push_back(partition_id);
+                    } else {
+                        self.dirty.remove(&partition_id);
+                    }
+                }
+                // The others go on; this one stays for the next round.
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(Directive::Idle(removed))
+        failed.map_or(Ok(Directive::Idle(removed)), Err)
     }
 }

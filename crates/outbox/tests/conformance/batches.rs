@@ -217,3 +217,41 @@ pub(crate) async fn a_hanging_transaction_is_stopped_and_undone<DB: Dialect>(sta
         "one effect each"
     );
 }
+
+/// Handles whole batches, and panics when one has poison in it.
+struct Allergic(Collector);
+
+impl LeasedHandler for Allergic {
+    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+        let messages = batch.next_chunk(batch.len());
+        for message in messages {
+            self.0.see(message);
+        }
+        let poisoned = messages.iter().any(|message| text_of(message) == "poison");
+        assert!(!poisoned, "there is poison somewhere");
+        batch.ack_chunk(messages);
+        HandlerResult::Success
+    }
+}
+
+pub(crate) async fn the_last_attempt_of_a_batchs_head_is_its_own<DB: Dialect>(stage: &Stage<DB>) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    // Fewer attempts than it takes to shrink the batch: the head would be blamed for its neighbour.
+    let queue = queue
+        .batch_leased(Allergic(collector.clone()))
+        .max_attempts(1);
+    let handle = queue.start().await.unwrap();
+    let texts = ["innocent", "poison", "innocent too"];
+    stage.enqueue(handle.outbox(), 0, &texts).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 3)
+        .await;
+    handle.stop().await;
+    let letters = "SELECT COUNT(*) FROM outbox_dead_letters";
+    let poison = "SELECT COUNT(*) FROM outbox_dead_letters WHERE seq = 2";
+    assert_eq!(
+        (stage.number(letters).await, stage.number(poison).await),
+        (1, 1)
+    );
+}

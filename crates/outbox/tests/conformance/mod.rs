@@ -42,6 +42,7 @@ macro_rules! suite {
                 a_rejected_leased_batch_keeps_its_acks,
                 a_handler_that_ends_its_transaction_settles_nothing_and_runs_again,
                 a_hanging_transaction_is_stopped_and_undone,
+                the_last_attempt_of_a_batchs_head_is_its_own,
             ],
             crashes: [
                 a_killed_process_is_replaced_when_its_lease_runs_out,
@@ -93,6 +94,9 @@ macro_rules! suite {
                 a_long_handler_keeps_its_lease_while_it_is_renewed,
                 renewal_has_an_end,
                 a_long_transaction_is_not_cut_off_by_its_lease,
+                a_long_handler_is_stopped_when_its_lease_is_lost,
+                a_stop_gives_idle_partitions_back_at_once_and_keeps_the_busy_one,
+                a_handler_stuck_in_a_statement_gives_its_partition_back,
             ],
             schema: [
                 migrations_go_up_and_down_and_up_again,

@@ -115,6 +115,9 @@ pub(crate) async fn a_claimed_dead_letter_belongs_to_one_operator<DB: Dialect>(s
     );
     assert!(mine.iter().all(|letter| letter.deadline.is_some()));
 
+    let listed = outbox.dead_letter_list(&all()).await.unwrap();
+    let resolved = outbox.dead_letter_resolve(&listed).await.unwrap();
+    assert_eq!(resolved, 0, "to list is not to claim");
     assert_eq!(outbox.dead_letter_resolve(&mine[..1]).await.unwrap(), 1);
     assert_eq!(
         outbox.dead_letter_resolve(&mine[..1]).await.unwrap(),

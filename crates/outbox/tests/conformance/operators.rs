@@ -10,7 +10,7 @@ use outbox::{
 };
 use tokio::sync::Notify;
 
-use super::stage::{FOUR, ONE, refusal, text_of};
+use super::stage::{FOUR, ONE, PATIENCE, refusal, text_of};
 use super::{Collector, Dialect, Stage};
 
 /// Short, so that tests see it run out.
@@ -333,4 +333,126 @@ pub(crate) async fn a_long_transaction_is_not_cut_off_by_its_lease<DB: Dialect>(
     assert_eq!(stuck.collector.texts(), ["other", "stuck"]);
     let epochs = "SELECT COUNT(*) FROM outbox_processors WHERE epoch > 1";
     assert_eq!(stage.number(epochs).await, 0, "no lease was lost");
+}
+
+/// Says when it is dropped before its end.
+struct Dropped(Arc<Notify>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+pub(crate) async fn a_long_handler_is_stopped_when_its_lease_is_lost<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let collector = Collector::new();
+    let stopped = Arc::new(Notify::new());
+    let (seen, told) = (collector.clone(), Arc::clone(&stopped));
+    let handler = move |message: OutboxMessage| {
+        let (seen, dropped) = (seen.clone(), Dropped(Arc::clone(&told)));
+        async move {
+            let _dropped = dropped;
+            seen.see(&message);
+            std::future::pending().await
+        }
+    };
+    let queue = stage.outbox().queue("orders", ONE).leased(handler);
+    let queue = queue.lease(LEASE).renew_up_to(Duration::from_secs(3600));
+    let handle = queue.start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["x"]).await;
+    collector.wait_for(1).await;
+    stage
+        .run(
+            "UPDATE outbox_processors \
+             SET epoch = epoch + 1, holder = 'another', lease_until = lease_until + 3600000",
+        )
+        .await;
+    tokio::time::timeout(PATIENCE, stopped.notified())
+        .await
+        .expect("the handler is told");
+    handle.stop().await;
+    let untouched = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 0";
+    assert_eq!(stage.number(untouched).await, 1);
+}
+
+pub(crate) async fn a_stop_gives_idle_partitions_back_at_once_and_keeps_the_busy_one<
+    DB: Dialect,
+>(
+    stage: &Stage<DB>,
+) {
+    let stuck = Stuck::new();
+    let queue = stage.outbox().queue("orders", FOUR).leased(stuck.clone());
+    let queue = queue.lease(LEASE).renew_up_to(Duration::from_secs(3600));
+    let handle = queue.start().await.unwrap();
+    for partition in 0..3 {
+        stage.enqueue(handle.outbox(), partition, &["x"]).await;
+    }
+    stuck.collector.wait_for(3).await;
+    stage.enqueue(handle.outbox(), 3, &["stuck"]).await;
+    stuck.collector.wait_for(4).await;
+    let stop = tokio::spawn(handle.stop());
+    let held = "SELECT COUNT(*) FROM outbox_processors WHERE holder IS NOT NULL";
+    stage.until(held, 1).await;
+    // Several leases long the handler that is being waited for keeps its partition.
+    let renewals = stage
+        .number("SELECT MAX(renewals) FROM outbox_processors WHERE holder IS NOT NULL")
+        .await;
+    let kept = format!(
+        "SELECT COUNT(*) FROM outbox_processors WHERE holder IS NOT NULL AND renewals > {}",
+        renewals + 6
+    );
+    stage.until(&kept, 1).await;
+    assert!(!stop.is_finished());
+    stuck.release.notify_one();
+    assert!(stop.await.unwrap().is_clean());
+    assert_eq!(stage.number(held).await, 0);
+    let settled = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 1 AND epoch = 1";
+    assert_eq!(stage.number(settled).await, 4);
+}
+
+/// Waits in the middle of a statement, for a row that the test has locked, the first time.
+struct Blocked(Collector);
+
+impl<DB: Dialect> TransactionalMessageHandler<DB> for Blocked {
+    async fn handle(
+        &self,
+        connection: &mut DB::Connection,
+        message: &OutboxMessage,
+    ) -> MessageResult {
+        let first = self.0.seen().is_empty();
+        let answer = self.0.see(message);
+        if first {
+            let update = "UPDATE effects SET note = 'mine' WHERE seq = 0".to_owned();
+            let _ = DB::run(connection, update).await;
+        }
+        answer
+    }
+}
+
+pub(crate) async fn a_handler_stuck_in_a_statement_gives_its_partition_back<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if !DB::CONCURRENT_WRITERS {
+        return; // Whoever holds the lock keeps everybody out, and the handler never begins.
+    }
+    stage.run("INSERT INTO effects VALUES (0, 'locked')").await;
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let queue = queue.transactional(Blocked(collector.clone())).lease(LEASE);
+    let handle = queue.start().await.unwrap();
+    let mut locked = stage.pool.begin().await.unwrap();
+    let lock = "UPDATE effects SET note = 'locked' WHERE seq = 0".to_owned();
+    DB::run(&mut locked, lock).await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["x"]).await;
+    // The row stays locked; the message is given again and settled all the same.
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 1)
+        .await;
+    assert_eq!(collector.seen().len(), 2);
+    locked.rollback().await.unwrap();
+    handle.stop().await;
+    let mine = "SELECT COUNT(*) FROM effects WHERE note = 'mine'";
+    assert_eq!(stage.number(mine).await, 0, "what was stopped left nothing");
 }

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use outbox::OutboxError;
 use outbox::testing::TestOutbox;
+use outbox::{MessageResult, OutboxError};
 use testbed::{After, Fault, Wire};
 
 use crate::conformance::boundaries::{
     MAX_PLACES, Mode, collector, inspect, kit, run, set, take_over,
 };
-use crate::conformance::{Dialect, Stage};
+use crate::conformance::stage::PATIENCE;
+use crate::conformance::{Collector, Dialect, Stage};
 
 /// Makes a test of every test here.
 macro_rules! suite {
@@ -21,6 +22,7 @@ macro_rules! suite {
             a_transactional_process_may_die_before_any_request,
             a_transactional_process_may_die_before_any_reply,
             a_connection_may_be_lost_before_any_reply,
+            a_take_over_is_charged_once_however_often_it_fails,
         ]);
     };
     (@tests $database:ty, $server:expr, [$($test:ident),* $(,)?]) => {
@@ -90,8 +92,14 @@ pub(crate) async fn a_transactional_process_may_die_before_any_reply<DB: Dialect
 
 async fn recover<DB: Dialect>(kit: &mut TestOutbox<DB>) -> Result<(), OutboxError> {
     kit.advance(Duration::from_secs(10)).await?;
-    kit.drain().await?;
-    Ok(())
+    // The server may need a moment to notice that connections are gone and undo what they had begun.
+    let drained = tokio::time::timeout(PATIENCE, async {
+        while !kit.enqueued("orders").await?.is_empty() {
+            kit.drain().await?;
+        }
+        Ok(())
+    });
+    drained.await.unwrap_or(Ok(()))
 }
 
 /// Not a crash: every connection is lost at that place, and the process goes on.
@@ -127,4 +135,33 @@ pub(crate) async fn a_connection_may_be_lost_before_any_reply<DB: Dialect>(stage
         }
         assert!(ended, "a run has more than {MAX_PLACES} requests");
     }
+}
+
+pub(crate) async fn a_take_over_is_charged_once_however_often_it_fails<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    set(stage, Mode::Leased).await;
+    // A process that dies with a lease and a message under it.
+    let failing = Collector::answering(|_| MessageResult::Retry);
+    let pool = DB::connect(&stage.url, 2).await;
+    let mut dead = kit(pool, Mode::Leased, &failing).await.unwrap();
+    stage.enqueue(dead.outbox(), 0, &["x"]).await;
+    assert_eq!(dead.drain().await.unwrap().retried, 1);
+    drop(dead);
+    let collector = Collector::new();
+    let wire = Wire::to(&stage.url).await;
+    let pool = DB::connect(wire.url(), 2).await;
+    let mut heir = kit(pool, Mode::Leased, &collector).await.unwrap();
+    heir.advance(Duration::from_secs(60)).await.unwrap();
+    for n in 1..=MAX_PLACES {
+        wire.fail_at(n, Fault::BeforeRequest, After::Cut);
+        let _ = heir.drain().await;
+        if !collector.seen().is_empty() {
+            break;
+        }
+    }
+    // One attempt failed, the one that never came back is charged, and this is the third.
+    assert_eq!(collector.seen()[0].attempts, 1);
+    let charged = "SELECT COUNT(*) FROM outbox_processors WHERE attempts <= 2";
+    assert_eq!(stage.number(charged).await, 1);
 }

@@ -23,8 +23,8 @@ use super::decode::{partition_stats, queue_list, stored_message, survey, unsettl
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq,
-    Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, TimeSource, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -227,15 +227,16 @@ impl Backend for MySql {
         partition_id: PartitionId,
         holder: &Incarnation,
         lease_millis: i64,
-        stale: Option<Pulse>,
+        takeover: Takeover,
     ) -> Answer<Option<Claimed>> {
         let mut transaction = Self::begin(store, None).await?;
         let row = query!(store.sql.claimable)
             .bind(&holder.0)
             .bind(partition_id.0)
             .bind(&holder.0)
-            .bind(stale.map(|pulse| pulse.epoch.0))
-            .bind(stale.map(|pulse| pulse.renewals))
+            .bind(takeover.pulse().map(|pulse| pulse.epoch.0))
+            .bind(takeover.pulse().map(|pulse| pulse.renewals))
+            .bind(takeover == Takeover::Force)
             .fetch_optional(&mut *transaction)
             .await?;
         let Some(row) = row else {
@@ -403,6 +404,7 @@ impl Backend for MySql {
         let rows = query!(store.sql.processes)
             .bind(alive_millis)
             .bind(alive_millis)
+            .bind(alive_millis)
             .fetch_all(&mut *connection)
             .await?;
         let mut alive = Vec::with_capacity(rows.len());
@@ -474,7 +476,9 @@ impl Backend for MySql {
             None => query!(store.sql.pause_queue).bind(paused).bind(queue),
             Some(id) => query!(store.sql.pause_partition).bind(paused).bind(id.0),
         };
-        query.execute(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        query.execute(&mut *connection).await?;
+        connection.give_back();
         Ok(())
     }
 
@@ -509,6 +513,18 @@ impl Backend for MySql {
             let restored = sqlx::raw_sql(RESTORE_TIMEOUT).execute(connection);
             Box::pin(async { restored.await.map(drop) })
         }))
+    }
+
+    async fn end_session(store: &Store<Self>, session: i64) -> Answer<()> {
+        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let kill = AssertSqlSafe(format!("KILL {session}"));
+        match Self::execute(&mut connection, kill).await {
+            // It has gone by itself.
+            Err(OutboxError::Database(error)) if number_of(&error) == Some(1094) => {}
+            ended => ended?,
+        }
+        connection.give_back();
+        Ok(())
     }
 
     fn is_passing(error: &dyn DatabaseError) -> bool {
@@ -752,6 +768,7 @@ async fn read(
         cursor: Seq(first.try_get("processed_seq")?),
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
         paused: first.try_get("paused")?,
+        session: first.try_get("session").map(Some)?,
         messages: Vec::with_capacity(rows.len()),
     };
     for row in &rows {

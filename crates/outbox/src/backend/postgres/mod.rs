@@ -13,8 +13,8 @@ use super::decode::{partition_stats, process, stored_message, survey, unsettled_
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq,
-    Sequenced, Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
+    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, TimeSource, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -44,6 +44,7 @@ statements!(
     dead_letters,
     depart,
     enqueue,
+    foreign_ids,
     lock_partition,
     mark_requeued,
     partition_ids,
@@ -220,7 +221,7 @@ impl Backend for Postgres {
             transaction.roll_back().await?;
             return Ok(Sequenced::Busy);
         };
-        if lock.try_get(0)? {
+        if lock.try_get(0)? && foreign_ids(&mut transaction, &store.sql, partition_id).await? {
             return Err(OutboxError::ForeignTransactionIds {
                 partition_id: partition_id.0,
             });
@@ -244,15 +245,16 @@ impl Backend for Postgres {
         partition_id: PartitionId,
         holder: &Incarnation,
         lease_millis: i64,
-        stale: Option<Pulse>,
+        takeover: Takeover,
     ) -> Answer<Option<Claimed>> {
         let mut session = Session::open(store).await?;
         let row = query!(store.sql.claim)
             .bind(partition_id.0)
             .bind(&holder.0)
             .bind(lease_millis)
-            .bind(stale.map(|pulse| pulse.epoch.0))
-            .bind(stale.map(|pulse| pulse.renewals))
+            .bind(takeover.pulse().map(|pulse| pulse.epoch.0))
+            .bind(takeover.pulse().map(|pulse| pulse.renewals))
+            .bind(takeover == Takeover::Force)
             .fetch_optional(session.connection())
             .await?;
         session.end().await?;
@@ -319,6 +321,7 @@ impl Backend for Postgres {
             cursor: Seq(first.try_get("processed_seq")?),
             attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
             paused: first.try_get("paused")?,
+            session: first.try_get("session").map(Some)?,
             messages: Vec::with_capacity(rows.len()),
         };
         for row in &rows {
@@ -517,14 +520,30 @@ impl Backend for Postgres {
         OwnTransaction::begin(&store.pool, AssertSqlSafe(begin).into_sql_str()).await
     }
 
+    async fn end_session(store: &Store<Self>, session: i64) -> Answer<()> {
+        // Only one that is at work: another's number may be the same soon after this one has gone.
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE pid = $1 AND usename = current_user AND datname = current_database() \
+                     AND state = 'active' AND xact_start < clock_timestamp() - interval '100 ms'";
+        let mut own = Session::open(store).await?;
+        sqlx::query(end)
+            .bind(i32::try_from(session).unwrap_or(0))
+            .execute(own.connection())
+            .await?;
+        own.end().await
+    }
+
     fn is_passing(error: &dyn DatabaseError) -> bool {
         let code = error.code().unwrap_or_default();
-        // Serialisation failure, deadlock, lock not available, too many connections, and the classes
-        // of connection trouble, resources, operator's intervention and system errors.
-        matches!(&*code, "40001" | "40P01" | LOCK_NOT_AVAILABLE)
-            || ["08", "53", "57", "58"]
-                .iter()
-                .any(|class| code.starts_with(class))
+        // Serialisation failure, deadlock, lock not available, our own idle timeout, a primary that was
+        // just demoted, and the classes of connection trouble, resources, operator's intervention and
+        // system errors.
+        matches!(
+            &*code,
+            "40001" | "40P01" | LOCK_NOT_AVAILABLE | "25P03" | "25006"
+        ) || ["08", "53", "57", "58"]
+            .iter()
+            .any(|class| code.starts_with(class))
     }
 }
 
@@ -561,6 +580,18 @@ impl Session {
             Self::Explicit(transaction) => transaction.commit().await,
         }
     }
+}
+
+async fn foreign_ids(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    partition_id: PartitionId,
+) -> Answer<bool> {
+    let row = query!(sql.foreign_ids)
+        .bind(partition_id.0)
+        .fetch_one(connection)
+        .await?;
+    Ok(row.try_get(0)?)
 }
 
 fn connection_lost() -> OutboxError {

@@ -15,8 +15,8 @@ use super::decode::{partition_stats, process, stored_message, survey, unsettled_
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
-    OwnTransaction, PartitionId, Process, Pulse, ReadLimit, Seq, Sequenced, Settlement, Store,
-    StoredMessage, Survey, Swept, TablePrefix, TimeSource, sealed,
+    OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced, Settlement, Store,
+    StoredMessage, Survey, Swept, TablePrefix, Takeover, TimeSource, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -70,6 +70,7 @@ impl Backend for Sqlite {
     type Statements = Statements;
     type Listener = Watch;
     const CARRIES_SIGNALS: bool = true;
+    const EMBEDDED: bool = true;
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
 
     fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
@@ -188,12 +189,13 @@ impl Backend for Sqlite {
         partition_id: PartitionId,
         limit: u32,
     ) -> Answer<Sequenced> {
-        let row = query!(store.sql.sequence)
+        // All rows although there is one: only the end of the statement is its commit.
+        let rows = query!(store.sql.sequence)
             .bind(partition_id.0)
             .bind(limit)
-            .fetch_optional(&store.pool)
+            .fetch_all(&store.pool)
             .await?;
-        let count: u32 = row.map_or(Ok(0), |row| row.try_get(0))?;
+        let count: u32 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
         Ok(Sequenced::Done {
             count,
             more: count == limit,
@@ -205,17 +207,21 @@ impl Backend for Sqlite {
         partition_id: PartitionId,
         holder: &Incarnation,
         lease_millis: i64,
-        stale: Option<Pulse>,
+        takeover: Takeover,
     ) -> Answer<Option<Claimed>> {
-        let row = query!(store.sql.claim)
+        // All rows although there is one: only the end of the statement is its commit.
+        let rows = query!(store.sql.claim)
             .bind(partition_id.0)
             .bind(&holder.0)
             .bind(lease_millis)
-            .bind(stale.map(|pulse| pulse.epoch.0))
-            .bind(stale.map(|pulse| pulse.renewals))
-            .fetch_optional(&store.pool)
+            .bind(takeover.pulse().map(|pulse| pulse.epoch.0))
+            .bind(takeover.pulse().map(|pulse| pulse.renewals))
+            .bind(takeover == Takeover::Force)
+            .fetch_all(&store.pool)
             .await?;
-        let Some(row) = row else { return Ok(None) };
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
         let lease = Lease {
             partition_id,
             epoch: Epoch(row.try_get(0)?),
@@ -274,6 +280,7 @@ impl Backend for Sqlite {
             cursor: Seq(first.try_get("processed_seq")?),
             attempts: first.try_get("attempts")?,
             paused: first.try_get("paused")?,
+            session: None,
             messages: Vec::with_capacity(rows.len()),
         };
         for (place, row) in (head.cursor.0 + 1..).zip(&rows) {
@@ -281,6 +288,16 @@ impl Backend for Sqlite {
                 continue;
             };
             head.messages.push(stored_message!(row, id, place));
+        }
+        // The order is that of the ids, so a message that is gone shows at the end only.
+        let last_seq: i64 = first.try_get("last_seq")?;
+        let read = head.messages.len() as i64;
+        let cut = head.paused && !limit.despite_pause || read > 0 || limit.messages == 0;
+        if !cut && head.cursor.0 < last_seq {
+            return Err(OutboxError::MissingMessage {
+                partition_id: lease.partition_id.0,
+                seq: head.cursor.0 + 1,
+            });
         }
         Ok(Advance::Held(head))
     }
@@ -414,6 +431,11 @@ impl Backend for Sqlite {
 
     async fn begin(store: &Store<Self>, _: Option<i64>) -> Answer<OwnTransaction<Self>> {
         OwnTransaction::begin(&store.pool, "BEGIN IMMEDIATE".into_sql_str()).await
+    }
+
+    /// There is no server: a statement ends with its connection.
+    async fn end_session(_: &Store<Self>, _: i64) -> Answer<()> {
+        Ok(())
     }
 
     fn is_passing(error: &dyn DatabaseError) -> bool {

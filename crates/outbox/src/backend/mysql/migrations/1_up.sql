@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS {prefix}partitions (
     partition_id BIGINT NOT NULL AUTO_INCREMENT,
     queue VARCHAR(1024) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     `partition` INT NOT NULL,
+    paused BOOLEAN NOT NULL DEFAULT FALSE,
     last_seq BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_id),
     UNIQUE KEY (queue, `partition`)
@@ -53,7 +54,6 @@ CREATE TABLE IF NOT EXISTS {prefix}processors (
     processed_seq BIGINT NOT NULL DEFAULT 0,
     attempts BIGINT NOT NULL DEFAULT 0,
     last_error MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    paused BOOLEAN NOT NULL DEFAULT FALSE,
     epoch BIGINT NOT NULL DEFAULT 0,
     renewals BIGINT NOT NULL DEFAULT 0,
     holder VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin,

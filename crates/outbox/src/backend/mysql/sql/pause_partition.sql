@@ -1,1 +1,1 @@
-UPDATE {prefix}processors SET paused = ? WHERE partition_id = ?
+UPDATE {prefix}partitions SET paused = ? WHERE partition_id = ?

@@ -1,3 +1,5 @@
--- Ten lives after the last sign of life nobody asks any more.
-SELECT incarnation, queues, seen_at >= {now} - ? AS alive, seen_at < {now} - 10 * ? AS forgotten
+-- Ten lives after the last sign of life nobody asks any more. Nobody is alive who was seen in a future
+-- that is none any more since the clock was set back.
+SELECT incarnation, queues, seen_at BETWEEN {now} - ? AND {now} + ? AS alive,
+       seen_at < {now} - 10 * ? AS forgotten
 FROM {prefix}processes ORDER BY incarnation

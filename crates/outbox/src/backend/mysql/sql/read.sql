@@ -2,10 +2,11 @@
 -- whether paused or not. The run that has the
 -- head is the last one that begins at or before it; of every run only the wanted slice is unpacked.
 -- Nothing here is sorted with its payload: whoever reads puts the rows in order.
-SELECT head.processed_seq, head.attempts, head.paused, ahead.seq,
+SELECT head.processed_seq, head.attempts, head.paused, CAST(CONNECTION_ID() AS SIGNED) AS session,
+       ahead.seq,
        m.id, m.created_at, m.payload_type, m.`key`, m.headers, m.payload
 FROM (
-    SELECT c.processed_seq, c.attempts, c.paused OR q.paused AS paused
+    SELECT c.processed_seq, c.attempts, p.paused OR q.paused AS paused
     FROM {prefix}processors c
     JOIN {prefix}partitions p ON p.partition_id = c.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue

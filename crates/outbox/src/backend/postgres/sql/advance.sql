@@ -8,7 +8,7 @@ WITH held AS (
         lease_until = {now} + lease_millis, renewals = renewals + 1
     WHERE partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
       AND processed_seq <= COALESCE($3, processed_seq)
-    RETURNING partition_id, processed_seq, attempts, paused
+    RETURNING partition_id, processed_seq, attempts
 ), buried AS (
     INSERT INTO {prefix}dead_letters
         (partition_id, seq, message_id, created_at, failed_at, payload_type, key, headers, payload,
@@ -21,12 +21,12 @@ WITH held AS (
     JOIN {prefix}messages m ON m.id = dead.id
     ON CONFLICT (partition_id, seq) DO NOTHING
 ), head AS (
-    SELECT held.partition_id, held.processed_seq, held.attempts, held.paused OR q.paused AS paused
+    SELECT held.partition_id, held.processed_seq, held.attempts, p.paused OR q.paused AS paused
     FROM held
     JOIN {prefix}partitions p ON p.partition_id = held.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue
 )
-SELECT head.processed_seq, head.attempts, head.paused, next.seq,
+SELECT head.processed_seq, head.attempts, head.paused, pg_backend_pid()::bigint AS session, next.seq,
        m.id, m.created_at, m.payload_type, m.key, m.headers, m.payload
 FROM head
 LEFT JOIN LATERAL (

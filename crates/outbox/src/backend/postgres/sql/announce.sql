@@ -6,7 +6,8 @@ WITH forgotten AS (
     VALUES ($1, $2, {now}, {now})
     ON CONFLICT (incarnation) DO UPDATE SET queues = excluded.queues, seen_at = excluded.seen_at
 )
+-- Not those seen in a future that is none any more since the clock was set back.
 SELECT incarnation, queues FROM {prefix}processes
-WHERE seen_at >= {now} - $3 AND incarnation <> $1
+WHERE seen_at BETWEEN {now} - $3 AND {now} + $3 AND incarnation <> $1
 UNION ALL SELECT $1, $2
 ORDER BY 1

@@ -2,7 +2,7 @@
 WITH free AS (
     SELECT partition_id FROM {prefix}processors
     WHERE partition_id = $1
-      AND (holder IS NULL OR holder = $2 OR lease_until <= {now} OR (epoch = $4 AND renewals = $5))
+      AND (holder IS NULL OR holder = $2 OR lease_until <= {now} OR (epoch = $4 AND renewals = $5) OR $6)
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {prefix}processors c

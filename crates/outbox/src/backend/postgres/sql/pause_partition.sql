@@ -1,1 +1,1 @@
-UPDATE {prefix}processors SET paused = $2 WHERE partition_id = $1
+UPDATE {prefix}partitions SET paused = $2 WHERE partition_id = $1

@@ -1,6 +1,6 @@
 WITH head AS (
-    SELECT c.partition_id, c.processed_seq, c.processed_id, c.attempts, p.last_id,
-           c.paused OR q.paused AS paused
+    SELECT c.partition_id, c.processed_seq, c.processed_id, c.attempts, p.last_id, p.last_seq,
+           p.paused OR q.paused AS paused
     FROM {prefix}processors c
     JOIN {prefix}partitions p ON p.partition_id = c.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue
@@ -14,7 +14,7 @@ WITH head AS (
         ORDER BY m.id LIMIT ?2
     )
 )
-SELECT head.processed_seq, head.attempts, head.paused,
+SELECT head.processed_seq, head.attempts, head.paused, head.last_seq,
        m.id, m.created_at, m.payload_type, m.key, m.headers, m.payload
 FROM head
 LEFT JOIN next ON next.bytes_before < ?3
