@@ -440,8 +440,8 @@ pub trait Backend: DeadLetterVerbs {
         partitions: &[PartitionId],
     ) -> impl Future<Output = Answer<Vec<Survey>>> + Send;
 
-    /// Gives at most `limit` committed messages their numbers. Never waits for a lock. Twice: the
-    /// second finds nothing or the next ones.
+    /// Gives about `limit` committed messages their numbers, more where a step costs the same. Never
+    /// waits for a lock. Twice: the second finds nothing or the next ones.
     #[doc(hidden)]
     fn sequence(
         store: &Store<Self>,

@@ -232,12 +232,12 @@ impl Backend for Postgres {
             .fetch_optional(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        let count: i64 = row.map_or(Ok(0), |row| row.try_get(0))?;
-        let count = u32::try_from(count).unwrap_or(limit);
-        Ok(Sequenced::Done {
-            count,
-            more: count == limit,
-        })
+        let (count, more): (i64, bool) = match row {
+            Some(row) => (row.try_get(0)?, row.try_get(1)?),
+            None => (0, false),
+        };
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(Sequenced::Done { count, more })
     }
 
     async fn claim(
