@@ -98,7 +98,6 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         let worker = WorkerBuilder::new("sequencer", cancel.clone())
             .notifier(Arc::clone(&bell))
             .notifier(Arc::clone(&poll))
-            .pacing(profile.sequencer)
             .bulkhead(bulkhead("sequencer", limit, as_tuned(&profile.sequencer)))
             .listener(TracingListener)
             .build(Sequencer::new(Arc::clone(engine)));

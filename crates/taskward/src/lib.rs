@@ -92,7 +92,7 @@ mod wakeup;
 pub use action::{Directive, WorkerAction};
 pub use bulkhead::{BackoffConfig, Bulkhead, BulkheadConfig, ConcurrencyLimit, Permit};
 pub use listener::{TracingListener, WorkerListener};
-pub use pacing::PacingConfig;
+pub use pacing::{Pace, PacingConfig};
 pub use poker::poker;
 pub use task::{PanicPolicy, WorkerBuilder, WorkerTask};
 pub use task_set::{ShutdownReport, TaskOutcome, TaskSet};

@@ -27,15 +27,18 @@ impl Default for PacingConfig {
     }
 }
 
-/// Where a worker is on its way from `active_interval` down to `min_interval`.
+/// Where a worker is on its way from `active_interval` down to `min_interval`. The loop keeps one for
+/// [`Directive::Proceed`](crate::Directive::Proceed); an action whose pauses should end when it is
+/// notified keeps its own, for [`Directive::Sleep`](crate::Directive::Sleep).
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     config: PacingConfig,
     next: Duration,
 }
 
 impl Pace {
-    pub(crate) fn new(config: PacingConfig) -> Self {
+    /// The next pause is the first after a wait.
+    pub fn new(config: PacingConfig) -> Self {
         Self {
             config,
             next: config.active_interval,
@@ -43,12 +46,12 @@ impl Pace {
     }
 
     /// The worker waits: the next burst starts slowly again.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.next = self.config.active_interval;
     }
 
     /// The pause to make now; the following one is shorter.
-    pub(crate) fn step(&mut self) -> Duration {
+    pub fn step(&mut self) -> Duration {
         let pause = self.next;
         self.next = pause
             .saturating_sub(self.config.ramp_step)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskward::{Directive, WorkerAction};
+use taskward::{Directive, Pace, WorkerAction};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(crate) struct Sequencer<DB: Backend> {
     engine: Arc<Engine<DB>>,
     patience: Patience,
+    pace: Pace,
     /// When everything was last looked at without being told to.
     looked: Instant,
 }
@@ -59,13 +60,16 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
             sequenced += self.sequence(partition_id).await;
         }
         let ready = lock(&self.engine.schedule).next_ready();
-        Ok(
-            match ready.map(|ready| ready.saturating_duration_since(self.engine.clock.now())) {
-                None => Directive::Idle(sequenced),
-                Some(Duration::ZERO) => Directive::Proceed(sequenced),
-                Some(rest) => Directive::Sleep(rest, sequenced),
-            },
-        )
+        let rest = ready.map(|ready| ready.saturating_duration_since(self.engine.clock.now()));
+        if rest == Some(Duration::ZERO) {
+            // There is more: at our pace, which a new announcement cuts short.
+            return Ok(Directive::Sleep(self.pace.step(), sequenced));
+        }
+        self.pace.restart();
+        Ok(match rest {
+            None => Directive::Idle(sequenced),
+            Some(rest) => Directive::Sleep(rest, sequenced),
+        })
     }
 }
 
@@ -73,6 +77,7 @@ impl<DB: Backend> Sequencer<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
             patience: engine.patience(),
+            pace: Pace::new(engine.profile.sequencer.into()),
             looked: Instant::now(),
             engine,
         }
