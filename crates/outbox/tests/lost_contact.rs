@@ -190,6 +190,7 @@ async fn a_process_that_was_cut_off_comes_back_by_itself<DB: Dialect>(server: Se
         orders.wait_for(2).await;
         mail.wait_for(2).await;
         let took = healed.elapsed();
+        announce(&format!("{server}: back after {took:?}"));
         assert!(took < RESUMED, "back after {took:?}");
         stage.until("SELECT COUNT(*) FROM effects", 2).await;
     })

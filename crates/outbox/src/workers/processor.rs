@@ -18,7 +18,7 @@ use crate::error::OutboxError;
 use crate::handler::{DynLeased, Handler, HandlerResult, Transactional};
 use crate::message::{OutboxMessage, decoded_headers, time_of};
 use crate::partition_mode::PartitionMode;
-use crate::patience::answer_within;
+use crate::patience::{FIRST, LONGEST, answer_in_contact, answer_within};
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
 use crate::pipeline::settle::settlement;
 
@@ -31,8 +31,6 @@ const DRAIN: Duration = Duration::from_millis(500);
 
 /// How long a settlement that failed rests at most before it is tried again.
 const LONGEST_SETTLE_REST: Duration = Duration::from_millis(500);
-/// How long to wait for the database to answer, at least and at most, whatever the lease.
-const HEARD: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 
 /// What a processor did in one execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -659,8 +657,9 @@ impl<DB: Backend> Processor<DB> {
         &self,
         verb: impl Future<Output = Result<T, OutboxError>>,
     ) -> Result<T, OutboxError> {
-        let (least, most) = HEARD;
-        answer_within(self.queue.lease.duration.clamp(least, most), verb).await
+        let limit = self.queue.lease.duration.clamp(FIRST, LONGEST);
+        let mut contact = self.engine.contact.subscribe();
+        answer_in_contact(limit, &mut contact, verb).await
     }
 
     /// The handler runs now: an attempt that was written down before is used up. Answers what tells it
