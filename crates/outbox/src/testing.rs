@@ -61,11 +61,12 @@ const MAX_ENQUEUED: u32 = 10_000;
 
 /// For tests.
 impl<DB: Backend> OutboxBuilder<DB> {
-    /// Instead of [`start`](Self::start): nothing runs but what the test asks for, and time is what
-    /// the test says.
+    /// Instead of [`start`](Self::start): nothing runs but what the test asks for, and no backoff ends
+    /// but by [`TestOutbox::advance`], however slow the test is.
     pub async fn step_by_step(self) -> Result<TestOutbox<DB>, OutboxError> {
         let mut builder = self.movable_clock();
         let engine = builder.prepare().await?;
+        engine.clock.stop();
         for desk in engine.desks.values() {
             desk.note().ours = true;
         }
