@@ -41,7 +41,7 @@ impl Budget {
                 backlog: backlog / 2,
                 end_to_end: seconds(3),
                 latency: Duration::from_millis(1500),
-                patience: seconds(15),
+                patience: seconds(8),
                 held_xmin: seconds(5),
                 million: 100_000,
             }

@@ -8,6 +8,7 @@ mod budget;
 mod conditions;
 mod fresh;
 mod options;
+mod plots;
 mod process;
 mod results;
 mod run;

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::budget::Budget;
 use crate::conditions::conditions;
 use crate::options::{Options, database_of, name_of};
+use crate::plots;
 use crate::results::Results;
 use crate::scenarios::{Room, SCENARIOS, Scenario};
 use crate::systems::{SYSTEMS, System};
@@ -70,6 +71,9 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     println!("{conditions}{}", table(&results));
     if let Some(path) = &options.json {
         results.write_json(path)?;
+    }
+    if let Some(folder) = &options.plots {
+        plots::draw(&results, folder)?;
     }
     Ok(())
 }

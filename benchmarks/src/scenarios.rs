@@ -219,7 +219,19 @@ impl Scenario {
         // The floor takes nothing over and has nothing to do when idle.
         let pointless = system.name == "floor" && matches!(self.kind, Kind::TakeOver | Kind::Idle);
         let here = self.only_on.is_none_or(|only| only == database);
-        system.works_on(database) && here && !pointless
+        system.works_on(database) && here && !pointless && (!system.is_peer() || self.for_peers())
+    }
+
+    /// Whether it asks for nothing but what every queue has.
+    fn for_peers(&self) -> bool {
+        let common = [
+            Kind::Drain(Handler::Leased),
+            Kind::EndToEnd,
+            Kind::LatencyInProcess,
+            Kind::LatencyCrossProcess,
+            Kind::Million,
+        ];
+        matches!(self.kind, Kind::Enqueue(_)) || common.contains(&self.kind)
     }
 
     /// Runs it once.

@@ -59,7 +59,39 @@ pub(crate) const SYSTEMS: &[System] = &[
         lacks: "",
         ordered: true,
     },
+    System {
+        messages_table: "pgmq.q_bench",
+        lacks: "no order, no partitions, a fixed visibility timeout",
+        ..peer("pgmq")
+    },
+    System {
+        messages_table: "graphile_worker._private_jobs",
+        lacks: "no order (named queues have it, one job at a time)",
+        ..peer("graphile_worker")
+    },
+    System {
+        messages_table: "outbox_events",
+        lacks: "no order across retries, no partitions",
+        ..peer("oxide-outbox")
+    },
+    System {
+        messages_table: "pgq.event_1",
+        lacks: "no partitions, no acks of single messages, one consumer; a batch waits for its tick",
+        ..peer("pgq")
+    },
 ];
+
+/// A queue on PostgreSQL that somebody could pick instead.
+const fn peer(name: &'static str) -> System {
+    System {
+        name,
+        program: Some("outbox-bench-peers"),
+        messages_table: "",
+        databases: &[Database::Postgres],
+        lacks: "",
+        ordered: false,
+    }
+}
 
 impl System {
     pub(crate) fn works_on(&self, database: Database) -> bool {
