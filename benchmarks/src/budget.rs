@@ -24,6 +24,8 @@ pub(crate) struct Budget {
     pub(crate) held_xmin: Duration,
     /// Messages of the scenario `million`, and the largest backlog.
     pub(crate) million: u64,
+    /// Messages the floor reads at once.
+    pub(crate) floor_batch: i64,
 }
 
 impl Budget {
@@ -44,6 +46,7 @@ impl Budget {
                 patience: seconds(8),
                 held_xmin: seconds(5),
                 million: 100_000,
+                floor_batch: 0,
             }
         } else if options.full {
             Self {
@@ -55,6 +58,7 @@ impl Budget {
                 patience: seconds(120),
                 held_xmin: seconds(300),
                 million: 1_000_000,
+                floor_batch: 0,
             }
         } else {
             Self {
@@ -66,10 +70,12 @@ impl Budget {
                 patience: seconds(60),
                 held_xmin: seconds(30),
                 million: 1_000_000,
+                floor_batch: 0,
             }
         };
         Self {
             runs: options.runs.unwrap_or(budget.runs).max(1),
+            floor_batch: options.floor_batch.max(1),
             ..budget
         }
     }

@@ -56,9 +56,10 @@ pub(crate) async fn conditions(databases: &[(Database, Budget)]) -> Result<Strin
         };
         writeln!(
             out,
-            "{}: {settings}; {} runs, backlog {}, enqueue {:?}, end to end {:?}, latency {:?}",
+            "{}: {settings}; {} runs, floor reads {} at once, backlog {}, enqueue {:?}, end to end {:?}, latency {:?}",
             name_of(*database),
             budget.runs,
+            budget.floor_batch,
             budget.backlog,
             budget.enqueue,
             budget.end_to_end,

@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Every scenario, long runs, and the peers
     #[arg(long)]
     pub(crate) full: bool,
+    /// How many messages the floor reads at once
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) floor_batch: i64,
     /// How often each system runs each scenario; the median counts
     #[arg(long)]
     pub(crate) runs: Option<usize>,

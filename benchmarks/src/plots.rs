@@ -96,7 +96,7 @@ fn growth(results: &Results, database: Database, prefix: &str, axis: &str) -> Op
         "{}: microseconds per message against {axis}",
         name_of(database)
     );
-    (!curves.is_empty()).then(|| lines::draw(&title, axis, "µs per message", &curves, true))
+    (!curves.is_empty()).then(|| lines::draw(&title, axis, "µs per message", &curves))
 }
 
 /// What a row's name ends with.
@@ -131,7 +131,7 @@ fn latency(results: &Results, database: Database, name: &str) -> Option<String> 
         "{}: {name} at 300/s, percent handled within",
         name_of(database)
     );
-    (!curves.is_empty()).then(|| lines::draw(&title, "ms", "%", &curves, true))
+    (!curves.is_empty()).then(|| lines::draw(&title, "ms", "%", &curves))
 }
 
 #[cfg(test)]

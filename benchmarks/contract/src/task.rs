@@ -70,6 +70,8 @@ pub struct Task {
     pub timestamps: bool,
     /// Ids are below this.
     pub capacity: u64,
+    /// How many messages the floor reads at once; the others decide by themselves.
+    pub floor_batch: i64,
     /// This process's number among those that share the queue, and how many there are. Only systems
     /// that cannot find out by themselves look at it.
     pub share: (u16, u16),
@@ -91,6 +93,7 @@ impl Task {
             production: None,
             timestamps: false,
             capacity: 0,
+            floor_batch: 1000,
             share: (0, 1),
         }
     }

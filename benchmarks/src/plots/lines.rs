@@ -12,7 +12,7 @@ const TOP: f64 = 48.0;
 const BOTTOM: f64 = 48.0;
 const LABEL: f64 = 14.0;
 
-pub(crate) fn draw(title: &str, x_axis: &str, y_axis: &str, curves: &[Curve], log: bool) -> String {
+pub(crate) fn draw(title: &str, x_axis: &str, y_axis: &str, curves: &[Curve]) -> String {
     let mut canvas = Canvas::new(WIDTH, HEIGHT, title);
     let points = || curves.iter().flat_map(|(_, points)| points);
     let low = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
@@ -21,7 +21,7 @@ pub(crate) fn draw(title: &str, x_axis: &str, y_axis: &str, curves: &[Curve], lo
         .map(|point| point.1)
         .fold(f64::MIN_POSITIVE, f64::max)
         * 1.05;
-    let scale = |x: f64| if log { x.max(1e-9).log10() } else { x };
+    let scale = |x: f64| x.max(1e-9).log10();
     let right = WIDTH - RIGHT;
     let bottom = HEIGHT - BOTTOM;
     let across =
@@ -33,7 +33,14 @@ pub(crate) fn draw(title: &str, x_axis: &str, y_axis: &str, curves: &[Curve], lo
         canvas.line(&[(LEFT, down(y)), (right, down(y))], "#e2e2e2", 1.0);
         canvas.text(LEFT - 8.0, down(y) + 4.0, &figure(y), "end", 11);
     }
-    for x in ticks(low, high) {
+    // Few points are marked as they are; many make a curve.
+    let marked = curves.iter().all(|(_, points)| points.len() <= 8);
+    let longest = curves
+        .iter()
+        .map(|(_, points)| points)
+        .max_by_key(|points| points.len());
+    let own: Vec<f64> = longest.into_iter().flatten().map(|point| point.0).collect();
+    for x in if marked { own } else { ticks(low, high) } {
         canvas.line(
             &[(across(x), bottom), (across(x), bottom + 5.0)],
             "#888888",
@@ -54,6 +61,9 @@ pub(crate) fn draw(title: &str, x_axis: &str, y_axis: &str, curves: &[Curve], lo
     for (system, points) in curves {
         let drawn: Vec<_> = points.iter().map(|(x, y)| (across(*x), down(*y))).collect();
         canvas.line(&drawn, colour(system), 2.2);
+        for (x, y) in drawn.iter().filter(|_| marked) {
+            canvas.bar(x - 3.0, y - 3.0, 6.0, 6.0, colour(system));
+        }
         if let Some((_, y)) = drawn.last() {
             labels.push((*y, system));
         }

@@ -73,7 +73,7 @@ impl Canvas {
             body,
         } = self;
         format!(
-            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">
+            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif">
 <rect width="{width}" height="{height}" fill="#ffffff"/>
 {body}</svg>
 "##

@@ -25,6 +25,7 @@ impl Room {
         let fresh = Fresh::create(self.database).await?;
         let task = Task {
             partitions,
+            floor_batch: self.budget.floor_batch,
             ..Task::new(self.database, &fresh.url)
         };
         prepare(&self.system, &task).await?;

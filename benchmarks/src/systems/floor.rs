@@ -24,8 +24,6 @@ pub(crate) use sqlite::Sqlite;
 
 use super::pool::Open;
 
-/// Messages read at once.
-const BATCH: i64 = 1000;
 /// How long a consumer that was not woken waits before it looks again.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -51,11 +49,13 @@ pub(crate) trait Statements: Send + Sync + 'static {
         pool: &Pool<Self::DB>,
         partition: i32,
         done: i64,
+        batch: i64,
     ) -> impl Future<Output = Result<Vec<Row>>> + Send;
     /// Reads the cursor and what comes after it, hands it over, moves the cursor: one transaction.
     fn transact(
         pool: &Pool<Self::DB>,
         partition: i32,
+        batch: i64,
         sink: &Sink,
     ) -> impl Future<Output = Result<usize>> + Send;
     /// Returns when another process has committed something.
@@ -81,7 +81,7 @@ pub(crate) struct Floor<S: Statements> {
 impl<S: Statements> Floor<S> {
     fn consume(&mut self, task: &Task, partitions: Vec<i32>, sink: &Arc<Sink>) {
         let (pool, bells, sink) = (self.pool.clone(), Arc::clone(&self.bells), Arc::clone(sink));
-        let transactional = task.handler == Handler::Transactional;
+        let (transactional, batch) = (task.handler == Handler::Transactional, task.floor_batch);
         self.consumers.spawn(async move {
             let mut done = vec![0; partitions.len()];
             let bell = &bells[usize::try_from(partitions[0]).unwrap_or(0)];
@@ -89,12 +89,12 @@ impl<S: Statements> Floor<S> {
                 let mut full = false;
                 for (partition, done) in partitions.iter().zip(&mut done) {
                     let step = if transactional {
-                        S::transact(&pool, *partition, &sink).await
+                        S::transact(&pool, *partition, batch, &sink).await
                     } else {
-                        lease_free::<S>(&pool, *partition, done, &sink).await
+                        lease_free::<S>(&pool, *partition, done, batch, &sink).await
                     };
                     match step {
-                        Ok(count) => full |= count == usize::try_from(BATCH).unwrap_or(0),
+                        Ok(count) => full |= count == usize::try_from(batch).unwrap_or(0),
                         Err(error) => eprintln!("floor: {error:#}"),
                     }
                 }
@@ -110,9 +110,10 @@ async fn lease_free<S: Statements>(
     pool: &Pool<S::DB>,
     partition: i32,
     done: &mut i64,
+    batch: i64,
     sink: &Sink,
 ) -> Result<usize> {
-    let rows = S::advance(pool, partition, *done).await?;
+    let rows = S::advance(pool, partition, *done, batch).await?;
     sink.handle(rows.iter().map(|(_, payload)| &payload[..]));
     if let Some((id, _)) = rows.last() {
         *done = *id;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use bench_contract::{Message, Sink};
 use sqlx::{MySqlPool, QueryBuilder, Row as _};
 
-use super::{BATCH, Row, Statements, Waiting};
+use super::{Row, Statements, Waiting};
 
 #[derive(Debug)]
 pub(crate) struct MySql;
@@ -48,7 +48,7 @@ impl Statements for MySql {
         Ok(transaction.commit().await?)
     }
 
-    async fn advance(pool: &MySqlPool, partition: i32, done: i64) -> Result<Vec<Row>> {
+    async fn advance(pool: &MySqlPool, partition: i32, done: i64, batch: i64) -> Result<Vec<Row>> {
         if done > 0 {
             sqlx::query(MOVE)
                 .bind(done)
@@ -56,17 +56,17 @@ impl Statements for MySql {
                 .execute(pool)
                 .await?;
         }
-        let read = sqlx::query(READ).bind(partition).bind(done).bind(BATCH);
+        let read = sqlx::query(READ).bind(partition).bind(done).bind(batch);
         let rows = read.fetch_all(pool).await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn transact(pool: &MySqlPool, partition: i32, sink: &Sink) -> Result<usize> {
+    async fn transact(pool: &MySqlPool, partition: i32, batch: i64, sink: &Sink) -> Result<usize> {
         let mut transaction = pool.begin().await?;
         let cursor = "SELECT position FROM floor_cursors WHERE partition_index = ? FOR UPDATE";
         let cursor = sqlx::query(cursor).bind(partition);
         let position: i64 = cursor.fetch_one(&mut *transaction).await?.get(0);
-        let read = sqlx::query(READ).bind(partition).bind(position).bind(BATCH);
+        let read = sqlx::query(READ).bind(partition).bind(position).bind(batch);
         let rows = read.fetch_all(&mut *transaction).await?;
         sink.handle(rows.iter().map(|row| row.get::<&[u8], _>(1)));
         if let Some(last) = rows.last() {

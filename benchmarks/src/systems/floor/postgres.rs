@@ -5,7 +5,7 @@ use bench_contract::{Message, Sink};
 use sqlx::postgres::PgListener;
 use sqlx::{PgPool, Row as _};
 
-use super::{BATCH, Row, Statements, Waiting};
+use super::{Row, Statements, Waiting};
 
 #[derive(Debug)]
 pub(crate) struct Postgres;
@@ -57,7 +57,7 @@ impl Statements for Postgres {
         Ok(transaction.commit().await?)
     }
 
-    async fn advance(pool: &PgPool, partition: i32, done: i64) -> Result<Vec<Row>> {
+    async fn advance(pool: &PgPool, partition: i32, done: i64, batch: i64) -> Result<Vec<Row>> {
         let rows = sqlx::query(
             "WITH moved AS (UPDATE floor_cursors SET position = $2
                             WHERE partition = $1 AND position < $2)
@@ -66,13 +66,13 @@ impl Statements for Postgres {
         )
         .bind(partition)
         .bind(done)
-        .bind(BATCH)
+        .bind(batch)
         .fetch_all(pool)
         .await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn transact(pool: &PgPool, partition: i32, sink: &Sink) -> Result<usize> {
+    async fn transact(pool: &PgPool, partition: i32, batch: i64, sink: &Sink) -> Result<usize> {
         let mut transaction = pool.begin().await?;
         let rows = sqlx::query(
             "WITH cursor AS MATERIALIZED (
@@ -81,7 +81,7 @@ impl Statements for Postgres {
              WHERE partition = $1 AND id > (SELECT position FROM cursor) ORDER BY id LIMIT $2",
         )
         .bind(partition)
-        .bind(BATCH)
+        .bind(batch)
         .fetch_all(&mut *transaction)
         .await?;
         sink.handle(rows.iter().map(|row| row.get::<&[u8], _>(1)));

@@ -7,7 +7,7 @@ use anyhow::Result;
 use bench_contract::{Message, Sink};
 use sqlx::{QueryBuilder, Row as _, SqlitePool};
 
-use super::{BATCH, Row, Statements, Waiting};
+use super::{Row, Statements, Waiting};
 
 #[derive(Debug)]
 pub(crate) struct Sqlite;
@@ -49,8 +49,8 @@ impl Statements for Sqlite {
         Ok(transaction.commit().await?)
     }
 
-    async fn advance(pool: &SqlitePool, partition: i32, done: i64) -> Result<Vec<Row>> {
-        let read = sqlx::query(READ).bind(partition).bind(done).bind(BATCH);
+    async fn advance(pool: &SqlitePool, partition: i32, done: i64, batch: i64) -> Result<Vec<Row>> {
+        let read = sqlx::query(READ).bind(partition).bind(done).bind(batch);
         let rows = read.fetch_all(pool).await?;
         // The handler runs after this, so what is written down is where it is about to be; a floor may
         // lose a batch in a crash.
@@ -65,7 +65,7 @@ impl Statements for Sqlite {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn transact(pool: &SqlitePool, partition: i32, sink: &Sink) -> Result<usize> {
+    async fn transact(pool: &SqlitePool, partition: i32, batch: i64, sink: &Sink) -> Result<usize> {
         let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
         let cursor = sqlx::query("SELECT position FROM floor_cursors WHERE partition = ?");
         let position: i64 = cursor
@@ -73,7 +73,7 @@ impl Statements for Sqlite {
             .fetch_one(&mut *transaction)
             .await?
             .get(0);
-        let read = sqlx::query(READ).bind(partition).bind(position).bind(BATCH);
+        let read = sqlx::query(READ).bind(partition).bind(position).bind(batch);
         let rows = read.fetch_all(&mut *transaction).await?;
         sink.handle(rows.iter().map(|row| row.get::<&[u8], _>(1)));
         if let Some(last) = rows.last() {
