@@ -32,15 +32,15 @@ impl Budget {
     pub(crate) fn new(options: &Options, database: Database) -> Self {
         // SQLite has one writer and MySQL no arrays: less takes as long there.
         let backlog = match database {
-            Database::Postgres => 200_000,
-            Database::MariaDb | Database::MySql | Database::Sqlite => 60_000,
+            Database::Postgres => 300_000,
+            Database::MariaDb | Database::MySql | Database::Sqlite => 90_000,
         };
         let seconds = Duration::from_secs;
         let budget = if options.quick {
             Self {
                 runs: 3,
                 enqueue: Duration::from_millis(1500),
-                backlog: backlog / 2,
+                backlog: backlog / 3,
                 end_to_end: seconds(3),
                 latency: Duration::from_millis(1500),
                 patience: seconds(8),
