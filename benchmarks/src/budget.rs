@@ -43,7 +43,7 @@ impl Budget {
                 backlog: backlog / 3,
                 end_to_end: seconds(3),
                 latency: Duration::from_millis(1500),
-                patience: seconds(8),
+                patience: seconds(6),
                 held_xmin: seconds(5),
                 million: 100_000,
                 floor_batch: 0,

@@ -52,8 +52,9 @@ impl Fresh {
             _folder: None,
         };
         execute(database, &admin, &format!("CREATE DATABASE {}", fresh.name)).await?;
-        if database == Database::Postgres {
-            // What the last measurement left unwritten must not be written during this one.
+        if database == Database::Postgres && next == 0 {
+            // What somebody left unwritten must not be written during a measurement. After the first
+            // one, dropping the database before has seen to it.
             execute(database, &admin, "CHECKPOINT").await?;
         }
         Ok(fresh)

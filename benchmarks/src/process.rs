@@ -14,6 +14,9 @@ use crate::systems::System;
 /// How long connecting, and printing a report, may take.
 const MANNERS: Duration = Duration::from_secs(60);
 
+/// Connections for creating a schema; a full pool takes longer to open than that takes.
+const FEW: u32 = 4;
+
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -37,6 +40,7 @@ fn command(system: &System, task: &Task) -> Result<Command> {
 pub(crate) async fn prepare(system: &System, task: &Task) -> Result<()> {
     let task = Task {
         prepare: true,
+        pool: FEW,
         ..task.clone()
     };
     let status = timeout(MANNERS, command(system, &task)?.status()).await??;
