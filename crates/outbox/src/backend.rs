@@ -29,6 +29,7 @@ use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
 
 pub(crate) use connection::OwnConnection;
+pub(crate) use prefix::StatementSet;
 pub use prefix::TablePrefix;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use transaction::ORPHAN_MILLIS;
@@ -363,7 +364,7 @@ type Answer<T> = Result<T, OutboxError>;
 pub trait Backend: DeadLetterVerbs {
     /// The statements with the prefix filled in.
     #[doc(hidden)]
-    type Statements: std::fmt::Debug + Send + Sync;
+    type Statements: StatementSet;
 
     /// A connection of its own that hears other processes. `()` where the database cannot carry
     /// signals: there the scout's look is all there is.
@@ -382,19 +383,12 @@ pub trait Backend: DeadLetterVerbs {
     #[doc(hidden)]
     const BEGIN: &'static str;
 
-    #[doc(hidden)]
-    fn statements(prefix: &TablePrefix, time: TimeSource) -> Self::Statements;
-
     /// Runs a statement without parameters on a connection, whatever transaction it is in.
     #[doc(hidden)]
     fn execute(
         connection: &mut Self::Connection,
         statement: impl SqlSafeStr + Send,
     ) -> impl Future<Output = Answer<()>> + Send;
-
-    /// The migration as plain SQL, for those whose administrator runs it.
-    #[doc(hidden)]
-    fn migration(prefix: &TablePrefix, direction: Direction) -> String;
 
     /// Whether statements need a transaction around them that asks for READ COMMITTED.
     #[doc(hidden)]

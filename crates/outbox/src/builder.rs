@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Pool};
 use tokio::sync::{Notify, watch};
 
-use crate::backend::{Backend, Incarnation, Store, TablePrefix, TimeSource};
+use crate::backend::{Backend, Incarnation, StatementSet as _, Store, TablePrefix, TimeSource};
 use crate::clock::Clock;
 use crate::config::{LeaseConfig, OutboxConfig, SequencerConfig};
 use crate::engine::{Desk, Engine, Queue};
@@ -374,7 +374,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
         let store = Store {
             pool: self.pool.clone(),
-            sql: DB::statements(&prefix, self.time),
+            sql: DB::Statements::new(&prefix, self.time),
             prefix,
             explicit_isolation: DB::needs_explicit_isolation(&self.pool).await?,
         };

@@ -3,7 +3,7 @@
 
 use sqlx::Pool;
 
-use crate::backend::{Backend, Direction, Store, TablePrefix, TimeSource};
+use crate::backend::{Backend, Direction, StatementSet as _, Store, TablePrefix, TimeSource};
 use crate::error::OutboxError;
 
 /// The outbox's tables in one database.
@@ -31,7 +31,7 @@ impl<DB: Backend> Schema<DB> {
     pub fn new(pool: Pool<DB>, prefix: &TablePrefix) -> Self {
         let store = Store {
             pool,
-            sql: DB::statements(prefix, TimeSource::Clock),
+            sql: DB::Statements::new(prefix, TimeSource::Clock),
             prefix: prefix.clone(),
             explicit_isolation: false,
         };
@@ -58,11 +58,11 @@ impl<DB: Backend> Schema<DB> {
     /// What [`up`](Self::up) runs on an empty database. On PostgreSQL and SQLite it belongs in one
     /// transaction; on MySQL and MariaDB every statement can run again.
     pub fn up_sql(prefix: &TablePrefix) -> String {
-        DB::migration(prefix, Direction::Up)
+        DB::Statements::migration(prefix, Direction::Up)
     }
 
     /// What [`down`](Self::down) runs.
     pub fn down_sql(prefix: &TablePrefix) -> String {
-        DB::migration(prefix, Direction::Down)
+        DB::Statements::migration(prefix, Direction::Down)
     }
 }

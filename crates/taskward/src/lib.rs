@@ -82,7 +82,7 @@ pub mod action;
 pub mod bulkhead;
 pub mod listener;
 pub mod pacing;
-mod panic;
+pub mod panic;
 pub mod poker;
 mod runtime;
 pub mod task;

@@ -3,19 +3,22 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The message of a panic, for people.
-pub(crate) fn describe(payload: &(dyn Any + Send)) -> String {
-    let message = payload
+/// What a panic said, for people.
+pub fn message(payload: &(dyn Any + Send)) -> &str {
+    payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a value that is not text");
-    format!("panic: {message}")
+        .unwrap_or("a value that is not text")
+}
+
+pub(crate) fn describe(payload: &(dyn Any + Send)) -> String {
+    format!("panic: {}", message(payload))
 }
 
 /// Drops a panic's payload. A payload may panic while it is dropped, and the payload of *that* panic
 /// as well, so the second one is leaked rather than dropped.
-pub(crate) fn discard(payload: Box<dyn Any + Send>) {
+pub fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
     }

@@ -76,6 +76,42 @@ macro_rules! stored_message {
 }
 pub(crate) use stored_message;
 
+/// Reads a [`Head`](super::Head) from the rows of a database that writes the order down in runs: one per
+/// message with its place, or one without. Leaves the function when there is no row, for then the lease
+/// is gone, or when a message is.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+macro_rules! head {
+    ($rows:expr, $lease:expr) => {{
+        let (rows, lease) = ($rows, $lease);
+        let Some(first) = rows.first() else {
+            return Ok(crate::backend::Advance::Lost);
+        };
+        let mut head = crate::backend::Head {
+            cursor: crate::backend::Seq(first.try_get("processed_seq")?),
+            attempts: u32::try_from(first.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
+            paused: first.try_get("paused")?,
+            session: first.try_get("session").map(Some)?,
+            messages: Vec::with_capacity(rows.len()),
+        };
+        for row in rows {
+            let Some(seq) = row.try_get("seq")? else {
+                continue;
+            };
+            let Some(id) = row.try_get("id")? else {
+                return Err(crate::error::OutboxError::MissingMessage {
+                    partition_id: lease.partition_id.0,
+                    seq,
+                });
+            };
+            let message = crate::backend::decode::stored_message!(row, id, seq);
+            head.messages.push(message);
+        }
+        head
+    }};
+}
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use head;
+
 /// Reads a message that is not settled, and its partition, from a row of any database. Its place is
 /// not known.
 macro_rules! unsettled_message {

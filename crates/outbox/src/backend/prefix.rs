@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::{Direction, TimeSource};
 use crate::error::OutboxError;
 
 const MAX: usize = 32;
@@ -53,8 +54,17 @@ impl fmt::Display for TablePrefix {
     }
 }
 
+/// The statements of a backend, and its migrations.
+pub trait StatementSet: fmt::Debug + Send + Sync {
+    /// With the prefix, and where the time comes from, filled in.
+    fn new(prefix: &TablePrefix, time: TimeSource) -> Self;
+
+    /// The migration as plain SQL.
+    fn migration(prefix: &TablePrefix, direction: Direction) -> String;
+}
+
 /// Declares the statements of a backend: a field per file in its `sql/` folder, each with the prefix
-/// filled in once.
+/// filled in once, and the files in its `migrations/` folder.
 macro_rules! statements {
     ($($verb:ident),* $(,)?) => {
         /// The statements, one per file in `sql/`.
@@ -63,8 +73,18 @@ macro_rules! statements {
             $(pub(super) $verb: std::sync::Arc<str>,)*
         }
 
-        impl Statements {
-            pub(super) fn new(
+        impl crate::backend::StatementSet for Statements {
+            fn migration(
+                prefix: &crate::backend::TablePrefix,
+                direction: crate::backend::Direction,
+            ) -> String {
+                prefix.fill(match direction {
+                    crate::backend::Direction::Up => include_str!("migrations/1_up.sql"),
+                    crate::backend::Direction::Down => include_str!("migrations/1_down.sql"),
+                })
+            }
+
+            fn new(
                 prefix: &crate::backend::TablePrefix,
                 time: crate::backend::TimeSource,
             ) -> Self {

@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use taskward::panic;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -62,23 +63,13 @@ async fn within<T>(
 ) -> Result<T, String> {
     match timeout_at(deadline, AssertUnwindSafe(handler).catch_unwind()).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(payload)) => Err(describe_panic(payload)),
+        Ok(Err(payload)) => {
+            let said = format!("the handler panicked: {}", panic::message(payload.as_ref()));
+            panic::discard(payload);
+            Err(said)
+        }
         Err(_) => Err("lease expired".to_owned()),
     }
-}
-
-fn describe_panic(payload: Box<dyn std::any::Any + Send>) -> String {
-    let message = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a value that is not text");
-    let description = format!("the handler panicked: {message}");
-    // A payload may panic while it is dropped.
-    if let Err(second) = std::panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(second);
-    }
-    description
 }
 
 fn burial(message: &OutboxMessage, reason: impl Into<String>) -> Burial {

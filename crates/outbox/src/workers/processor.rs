@@ -283,7 +283,7 @@ impl<DB: Backend> Processor<DB> {
         each: bool,
         held: Held,
     ) -> Result<Step, OutboxError> {
-        let (head, deadline) = match self.ahead.take() {
+        let (mut head, deadline) = match self.ahead.take() {
             Some(ahead) => ahead,
             None => {
                 let deadline = self.deadline();
@@ -293,7 +293,7 @@ impl<DB: Backend> Processor<DB> {
                 }
             }
         };
-        let messages = self.messages(held, &head);
+        let messages = self.messages(held, &mut head);
         if messages.is_empty() {
             return Ok(Step::Nothing);
         }
@@ -372,18 +372,18 @@ impl<DB: Backend> Processor<DB> {
     /// Taking over from a holder that did not release: the head's attempt is written down first, so
     /// that a message that kills its process is found out. `Some` when there is nothing to deliver.
     async fn charge(&mut self, held: Held) -> Result<Option<Step>, OutboxError> {
-        let Advance::Held(head) = self.advance(held.lease, None, ReadLimit::ONE).await? else {
+        let Advance::Held(mut head) = self.advance(held.lease, None, ReadLimit::ONE).await? else {
             return Ok(Some(Step::Lost));
         };
-        let Some(first) = head.messages.first() else {
+        let Some((seq, id)) = head.messages.first().map(|first| (first.seq, first.id)) else {
             return Ok(Some(Step::Nothing));
         };
         let attempts = match held.charging {
-            Some((seq, attempts)) if seq == first.seq => attempts,
+            Some((charged, attempts)) if charged == seq => attempts,
             _ => head.attempts.saturating_add(1),
         };
         if let Some(held) = &mut self.held {
-            held.charging = Some((first.seq, attempts));
+            held.charging = Some((seq, attempts));
         }
         let mut charge = Settlement {
             cursor: head.cursor,
@@ -394,7 +394,7 @@ impl<DB: Backend> Processor<DB> {
         };
         let exhausted = self.queue.max_attempts.is_some_and(|max| attempts > max);
         if exhausted {
-            let messages = self.messages(held, &head);
+            let messages = self.messages(held, &mut head);
             let result = HandlerResult::Success;
             let mut delivery = Delivery {
                 settled: 0,
@@ -404,8 +404,8 @@ impl<DB: Backend> Processor<DB> {
             };
             let reason = charge.last_error.take().unwrap_or_default();
             deliver::bury_exhausted(&mut delivery, &messages[0], &reason);
-            charge.cursor = first.seq;
-            charge.cursor_id = Some(first.id);
+            charge.cursor = seq;
+            charge.cursor_id = Some(id);
             charge.attempts = 0;
             charge.dead_letters = delivery.dead_letters;
         }
@@ -442,14 +442,14 @@ impl<DB: Backend> Processor<DB> {
             let head = DB::advance(sql, &mut transaction, lease, None, limit).await?;
             Ok((transaction, head, deadline))
         });
-        let (mut transaction, head, deadline) = match opened.await? {
+        let (mut transaction, mut head, deadline) = match opened.await? {
             (transaction, Advance::Held(head), deadline) => (transaction, head, deadline),
             (transaction, Advance::Lost, _) => {
                 self.heard(transaction.roll_back()).await?;
                 return Ok(Step::Lost);
             }
         };
-        let messages = self.messages(held, &head);
+        let messages = self.messages(held, &mut head);
         if messages.is_empty() {
             self.heard(transaction.commit()).await?;
             return Ok(Step::Nothing);
@@ -683,25 +683,27 @@ impl<DB: Backend> Processor<DB> {
         self.heard(advance).await
     }
 
-    fn messages(&self, held: Held, head: &Head) -> Vec<OutboxMessage> {
+    /// The messages that were read, as the handler gets them.
+    fn messages(&self, held: Held, head: &mut Head) -> Vec<OutboxMessage> {
         // A careful holder has written this very attempt down already.
         let charged = u32::from(held.charged);
         let attempts = head.attempts.saturating_sub(charged);
-        let message = |(place, stored): (usize, &StoredMessage)| OutboxMessage {
+        let message = |(place, stored): (usize, StoredMessage)| OutboxMessage {
             id: stored.id,
             queue: self.queue.name.shared(),
             partition: self.partition,
             partition_id: self.partition_id.0,
             seq: stored.seq.0,
-            payload: stored.payload.clone(),
-            payload_type: stored.payload_type.clone(),
+            payload: stored.payload,
+            payload_type: stored.payload_type,
             created_at: time_of(stored.created_at.0),
             attempts: if place == 0 { attempts } else { 0 },
-            key: stored.key.clone(),
+            key: stored.key,
             headers: decoded_headers(stored.headers.as_deref()),
             epoch: held.lease.epoch.0,
         };
-        head.messages.iter().enumerate().map(message).collect()
+        let read = std::mem::take(&mut head.messages);
+        read.into_iter().enumerate().map(message).collect()
     }
 }
 

@@ -19,12 +19,13 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
-use super::decode::{partition_stats, queue_list, stored_message, survey, unsettled_message};
+use super::decode::{head, partition_stats, queue_list, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, TimeSource, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Incarnation, Lease,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
+    sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -112,23 +113,12 @@ impl Backend for MySql {
     const CARRIES_SIGNALS: bool = false;
     const BEGIN: &'static str = "BEGIN";
 
-    fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
-        Statements::new(prefix, time)
-    }
-
     async fn execute(
         connection: &mut MySqlConnection,
         statement: impl SqlSafeStr + Send,
     ) -> Answer<()> {
         sqlx::raw_sql(statement).execute(connection).await?;
         Ok(())
-    }
-
-    fn migration(prefix: &TablePrefix, direction: Direction) -> String {
-        prefix.fill(match direction {
-            Direction::Up => include_str!("migrations/1_up.sql"),
-            Direction::Down => include_str!("migrations/1_down.sql"),
-        })
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
@@ -589,7 +579,7 @@ async fn change_schema(
     prefix: &TablePrefix,
     direction: Direction,
 ) -> Answer<()> {
-    let migration: Arc<str> = MySql::migration(prefix, direction).into();
+    let migration: Arc<str> = Statements::migration(prefix, direction).into();
     let mut tries = 1;
     loop {
         let change = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&migration)));
@@ -760,29 +750,7 @@ async fn read(
         .bind(limit.despite_pause)
         .fetch_all(connection)
         .await?;
-    let Some(first) = rows.first() else {
-        return Ok(Advance::Lost);
-    };
-    let attempts: i64 = first.try_get("attempts")?;
-    let mut head = Head {
-        cursor: Seq(first.try_get("processed_seq")?),
-        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
-        paused: first.try_get("paused")?,
-        session: first.try_get("session").map(Some)?,
-        messages: Vec::with_capacity(rows.len()),
-    };
-    for row in &rows {
-        let Some(seq) = row.try_get("seq")? else {
-            continue;
-        };
-        let Some(id) = row.try_get("id")? else {
-            return Err(OutboxError::MissingMessage {
-                partition_id: lease.partition_id.0,
-                seq,
-            });
-        };
-        head.messages.push(stored_message!(row, id, seq));
-    }
+    let mut head = head!(&rows, lease);
     head.messages.sort_unstable_by_key(|message| message.seq);
     Ok(Advance::Held(head))
 }

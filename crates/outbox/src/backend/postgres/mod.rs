@@ -9,12 +9,13 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 
-use super::decode::{partition_stats, process, stored_message, survey, unsettled_message};
+use super::decode::{head, partition_stats, process, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, TimeSource, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Incarnation, Lease,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
+    sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -77,23 +78,12 @@ impl Backend for Postgres {
     const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN";
 
-    fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
-        Statements::new(prefix, time)
-    }
-
     async fn execute(
         connection: &mut PgConnection,
         statement: impl SqlSafeStr + Send,
     ) -> Answer<()> {
         sqlx::raw_sql(statement).execute(connection).await?;
         Ok(())
-    }
-
-    fn migration(prefix: &TablePrefix, direction: Direction) -> String {
-        prefix.fill(match direction {
-            Direction::Up => include_str!("migrations/1_up.sql"),
-            Direction::Down => include_str!("migrations/1_down.sql"),
-        })
     }
 
     async fn needs_explicit_isolation(pool: &Pool<Self>) -> Answer<bool> {
@@ -313,30 +303,7 @@ impl Backend for Postgres {
             .bind(limit.despite_pause)
             .fetch_all(connection)
             .await?;
-        let Some(first) = rows.first() else {
-            return Ok(Advance::Lost);
-        };
-        let attempts: i64 = first.try_get("attempts")?;
-        let mut head = Head {
-            cursor: Seq(first.try_get("processed_seq")?),
-            attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
-            paused: first.try_get("paused")?,
-            session: first.try_get("session").map(Some)?,
-            messages: Vec::with_capacity(rows.len()),
-        };
-        for row in &rows {
-            let Some(seq) = row.try_get("seq")? else {
-                continue;
-            };
-            let Some(id) = row.try_get("id")? else {
-                return Err(OutboxError::MissingMessage {
-                    partition_id: lease.partition_id.0,
-                    seq,
-                });
-            };
-            head.messages.push(stored_message!(row, id, seq));
-        }
-        Ok(Advance::Held(head))
+        Ok(Advance::Held(head!(&rows, lease)))
     }
 
     async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
@@ -628,7 +595,7 @@ async fn try_migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()
     let there = schema_version(&mut transaction, prefix).await? > 0;
     if there == (direction == Direction::Down) {
         Postgres::execute(&mut transaction, MIGRATION_PATIENCE).await?;
-        let migration = AssertSqlSafe(Postgres::migration(prefix, direction));
+        let migration = AssertSqlSafe(Statements::migration(prefix, direction));
         Postgres::execute(&mut transaction, migration).await?;
     }
     transaction.commit().await

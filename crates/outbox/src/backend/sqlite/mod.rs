@@ -15,8 +15,8 @@ use super::decode::{partition_stats, process, stored_message, survey, unsettled_
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
-    OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced, Settlement, Store,
-    StoredMessage, Survey, Swept, TablePrefix, Takeover, TimeSource, sealed,
+    OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced, Settlement, StatementSet as _,
+    Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -73,23 +73,12 @@ impl Backend for Sqlite {
     const EMBEDDED: bool = true;
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
 
-    fn statements(prefix: &TablePrefix, time: TimeSource) -> Statements {
-        Statements::new(prefix, time)
-    }
-
     async fn execute(
         connection: &mut SqliteConnection,
         statement: impl SqlSafeStr + Send,
     ) -> Answer<()> {
         sqlx::raw_sql(statement).execute(connection).await?;
         Ok(())
-    }
-
-    fn migration(prefix: &TablePrefix, direction: Direction) -> String {
-        prefix.fill(match direction {
-            Direction::Up => include_str!("migrations/1_up.sql"),
-            Direction::Down => include_str!("migrations/1_down.sql"),
-        })
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
@@ -468,7 +457,7 @@ async fn migrate(store: &Store<Sqlite>, direction: Direction) -> Answer<()> {
     let mut transaction = Sqlite::begin(store, None).await?;
     let there = schema_version(&mut transaction, prefix).await? > 0;
     if there == (direction == Direction::Down) {
-        let migration = AssertSqlSafe(Sqlite::migration(prefix, direction));
+        let migration = AssertSqlSafe(Statements::migration(prefix, direction));
         Sqlite::execute(&mut transaction, migration).await?;
     }
     transaction.commit().await
