@@ -9,6 +9,7 @@
 mod connection;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod decode;
+mod lane;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
@@ -19,6 +20,7 @@ mod sqlite;
 mod transaction;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use sqlx::{Pool, SqlSafeStr};
 
@@ -29,6 +31,7 @@ use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
 
 pub(crate) use connection::OwnConnection;
+pub(crate) use lane::Lane;
 pub(crate) use prefix::StatementSet;
 pub use prefix::TablePrefix;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -64,12 +67,29 @@ pub struct Incarnation(pub String);
 pub struct Store<DB: Backend> {
     /// Where connections come from. Their session state is never changed.
     pub pool: Pool<DB>,
+    /// For our own verbs.
+    pub workers: Arc<Lane<DB>>,
+    /// For the producers' transactions, which may leave a session as they like.
+    pub producers: Arc<Lane<DB>>,
     /// The statements, with the table prefix filled in.
     pub sql: DB::Statements,
     /// What all table names begin with.
     pub prefix: TablePrefix,
     /// Whether a statement by itself would run in an isolation level that does not suit us.
     pub explicit_isolation: bool,
+}
+
+impl<DB: Backend> Store<DB> {
+    pub(crate) fn new(pool: Pool<DB>, prefix: &TablePrefix, time: TimeSource) -> Self {
+        Self {
+            workers: Lane::new(&pool),
+            producers: Lane::new(&pool),
+            pool,
+            sql: DB::Statements::new(prefix, time),
+            prefix: prefix.clone(),
+            explicit_isolation: false,
+        }
+    }
 }
 
 /// The right to settle one partition.
@@ -143,6 +163,8 @@ pub struct Survey {
 pub enum Sequenced {
     /// Another sequencer has the partition; it will do what is to be done.
     Busy,
+    /// The transaction ids stored here are not those of this cluster: only an operator can help.
+    ForeignIds,
     /// So many messages got their number; `more` may be waiting.
     Done {
         /// How many.
@@ -223,6 +245,16 @@ pub struct Settlement {
     pub last_error: Option<String>,
     /// What of it goes to the dead letters.
     pub dead_letters: Vec<Burial>,
+}
+
+/// What becomes of a write if the server crashes right after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commit {
+    /// It stays.
+    Durable,
+    /// It may be undone, as if it had come a moment later; where the database can be told so. For an
+    /// ack that is a redelivery.
+    Relaxed,
 }
 
 /// What [`Backend::advance`] found.
@@ -434,14 +466,14 @@ pub trait Backend: DeadLetterVerbs {
         partitions: &[PartitionId],
     ) -> impl Future<Output = Answer<Vec<Survey>>> + Send;
 
-    /// Gives about `limit` committed messages their numbers, more where a step costs the same. Never
-    /// waits for a lock. Twice: the second finds nothing or the next ones.
+    /// Gives about `limit` committed messages of each partition their numbers, more where a step costs
+    /// the same. Never waits for a lock. Twice: the second finds nothing or the next ones.
     #[doc(hidden)]
     fn sequence(
         store: &Store<Self>,
-        partition_id: PartitionId,
+        partitions: &[PartitionId],
         limit: u32,
-    ) -> impl Future<Output = Answer<Sequenced>> + Send;
+    ) -> impl Future<Output = Answer<Vec<(PartitionId, Sequenced)>>> + Send;
 
     /// Takes the lease for `lease_millis` if it is free, `holder`'s own, has run out, or as `takeover`
     /// allows; every renewal is for as long. Never waits for a lock. Twice: the second replaces the
@@ -462,6 +494,7 @@ pub trait Backend: DeadLetterVerbs {
         lease: Lease,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
+        commit: Commit,
     ) -> impl Future<Output = Answer<Advance>> + Send;
 
     /// Settles, renews the lease and reads what comes next, if the lease is still ours. Twice with

@@ -2,13 +2,14 @@
 //! runs.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Pool};
 use tokio::sync::{Notify, watch};
 
-use crate::backend::{Backend, Incarnation, StatementSet as _, Store, TablePrefix, TimeSource};
+use crate::backend::{Backend, Incarnation, Store, TablePrefix, TimeSource};
 use crate::clock::Clock;
 use crate::config::{LeaseConfig, OutboxConfig, SequencerConfig};
 use crate::engine::{Desk, Engine, Queue};
@@ -20,7 +21,7 @@ use crate::handler::{
 };
 use crate::outbox::Outbox;
 use crate::queue::{Partitions, QueueName};
-use crate::schedule::Schedule;
+use crate::schedule::{LONGEST_BEAT, Schedule, Spacing};
 use crate::tuning::{OutboxProfile, WorkerTuning};
 use crate::workers::{self, Staff};
 
@@ -372,12 +373,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
         sequencer.poll_interval = profile.sequencer.idle_interval;
         sequencer.validate()?;
 
-        let store = Store {
-            pool: self.pool.clone(),
-            sql: DB::Statements::new(&prefix, self.time),
-            prefix,
-            explicit_isolation: DB::needs_explicit_isolation(&self.pool).await?,
-        };
+        let mut store = Store::new(self.pool.clone(), &prefix, self.time);
+        store.explicit_isolation = DB::needs_explicit_isolation(&self.pool).await?;
         if self.auto_migrate {
             DB::migrate_up(&store).await?;
         }
@@ -415,12 +412,18 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .flat_map(|queue| queue.partition_ids.iter().map(|id| (*id, Desk::default())))
             .collect();
         let tuning = &profile.sequencer;
-        let schedule = Schedule::new(tuning.retry_base, tuning.retry_max);
+        let spacing = Spacing {
+            beat: tuning.min_interval.min(LONGEST_BEAT),
+            first_rest: tuning.retry_base,
+            longest_rest: tuning.retry_max,
+        };
+        let clock = Clock::default();
+        let schedule = Schedule::new(spacing, clock.now());
         Ok(Arc::new(Engine {
             store,
             queues,
             incarnation: Incarnation(uuid::Uuid::now_v7().to_string()),
-            clock: Clock::default(),
+            clock,
             contact: watch::Sender::new(0),
             max_payload: self.max_payload,
             sequencer,
@@ -429,7 +432,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
             schedule: Mutex::new(schedule),
             sequencer_bell: Arc::new(Notify::new()),
             scout_bell: Arc::new(Notify::new()),
-            enqueued: Mutex::default(),
+            look_now: AtomicBool::new(true),
+            unannounced: Mutex::default(),
             settled: Mutex::default(),
             vacuum_bell: Arc::new(Notify::new()),
             herald_bell: Arc::new(Notify::new()),

@@ -2,6 +2,7 @@
 //! worker calls another; they leave notes here and ring.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Store};
+use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Settlement, Store};
 use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
 use crate::error::OutboxError;
@@ -18,6 +19,7 @@ use crate::patience::{LONGEST, Patience};
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
 use crate::tuning::OutboxProfile;
+use crate::unannounced::{ConnectionId, Unannounced};
 
 /// A registered queue.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub(crate) struct Desk {
 pub(crate) struct Note {
     /// The lease the processor holds.
     pub(crate) lease: Option<Lease>,
+    /// What was handled under it and is not written down yet.
+    pub(crate) owed: Option<Owed>,
     /// Whether a handler runs under it: then nobody else renews it, unless `renew_until` allows it.
     pub(crate) handling: bool,
     /// Until when the lease is renewed although a handler runs under it.
@@ -85,6 +89,14 @@ pub(crate) struct Note {
     /// Whether the processor may claim although the partition is not ours, or although the lease has
     /// not run out by the database's clock.
     pub(crate) permit: Option<ClaimPermit>,
+}
+
+/// What was handled and has to be written down.
+#[derive(Debug, Clone)]
+pub(crate) struct Owed {
+    pub(crate) settlement: Settlement,
+    /// The lease lasts so long at least.
+    pub(crate) until: Instant,
 }
 
 /// Why a processor may claim out of turn.
@@ -132,10 +144,11 @@ pub(crate) struct Engine<DB: Backend> {
     pub(crate) schedule: Mutex<Schedule>,
     /// Wakes a sequencer.
     pub(crate) sequencer_bell: Arc<Notify>,
-    /// Makes the scout look now.
+    /// Wakes the scout.
     pub(crate) scout_bell: Arc<Notify>,
-    /// Where something was enqueued whose commit nobody has announced yet.
-    pub(crate) enqueued: Mutex<HashSet<PartitionId>>,
+    /// Whether it should look now, and not when it thinks best.
+    pub(crate) look_now: AtomicBool,
+    pub(crate) unannounced: Mutex<Unannounced>,
     /// Where something was settled since the vacuum last looked.
     pub(crate) settled: Mutex<HashSet<PartitionId>>,
     /// Wakes the vacuum.
@@ -162,22 +175,38 @@ impl<DB: Backend> Engine<DB> {
     pub(crate) fn mark(&self, partitions: impl IntoIterator<Item = PartitionId>) {
         let now = self.clock.now();
         let mut schedule = lock(&self.schedule);
+        let mut told = true;
         for partition_id in partitions {
-            schedule.mark(partition_id, now);
+            told &= !schedule.mark(partition_id, now);
         }
         drop(schedule);
-        self.sequencer_bell.notify_one();
+        if !told {
+            self.sequencer_bell.notify_one();
+        }
     }
 
     /// Something was enqueued in a transaction that is still open.
-    pub(crate) fn note_enqueued(&self, partitions: impl IntoIterator<Item = PartitionId>) {
-        let mut enqueued = lock(&self.enqueued);
-        let idle = enqueued.is_empty();
-        enqueued.extend(partitions);
-        drop(enqueued);
-        if idle {
+    pub(crate) fn note_enqueued(
+        &self,
+        connection: ConnectionId,
+        partitions: impl IntoIterator<Item = PartitionId>,
+    ) {
+        if lock(&self.unannounced).note(connection, partitions) {
             self.scout_bell.notify_one();
         }
+    }
+
+    /// Something may be committed that nobody will announce.
+    pub(crate) fn look_for(&self, partitions: impl IntoIterator<Item = PartitionId>) {
+        if lock(&self.unannounced).look_for(partitions) {
+            self.scout_bell.notify_one();
+        }
+    }
+
+    /// The scout should look at everything now.
+    pub(crate) fn look_now(&self) {
+        self.look_now.store(true, Ordering::Release);
+        self.scout_bell.notify_one();
     }
 
     /// Messages were settled in a partition.

@@ -1,6 +1,7 @@
 //! Everything that can go wrong, for people and for `match`. Each refusal names the value, the limit
 //! and so the way out.
 
+use crate::backend::PartitionId;
 use crate::message::{MAX_HEADER_NAME, MAX_HEADER_VALUE, MAX_HEADERS, MAX_KEY, MAX_PAYLOAD_TYPE};
 use crate::queue::{MAX_PARTITIONS, MAX_QUEUE_NAME};
 
@@ -162,6 +163,11 @@ impl OutboxError {
             Self::LeaseLost { .. } | Self::PartitionBusy { .. } | Self::NoAnswer { .. } => true,
             _ => false,
         }
+    }
+
+    pub(crate) fn foreign_ids(partition_id: PartitionId) -> Self {
+        let partition_id = partition_id.0;
+        Self::ForeignTransactionIds { partition_id }
     }
 
     pub(crate) fn config(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use taskward::ShutdownReport;
 
-use crate::backend::{Backend, Lease};
+use crate::backend::{Backend, Commit, Lease, ReadLimit};
 use crate::engine::Desk;
 use crate::outbox::Outbox;
 use crate::patience::answer_within;
@@ -62,14 +62,24 @@ async fn give_back<DB: Backend>(outbox: &Outbox<DB>) {
         if note.handling {
             None
         } else {
-            note.lease.take()
+            let owed = note.owed.take();
+            note.lease.take().map(|lease| (lease, owed))
         }
     };
-    let leases: Vec<Lease> = engine.desks.values().filter_map(idle).collect();
-    if leases.is_empty() {
+    let idle: Vec<_> = engine.desks.values().filter_map(idle).collect();
+    if idle.is_empty() {
         return;
     }
-    let release = DB::release(&engine.store, &leases);
+    let release = async {
+        for (lease, owed) in &idle {
+            if let Some(owed) = owed {
+                let (owed, nothing) = (Some(&owed.settlement), ReadLimit::NOTHING);
+                DB::advance_alone(&engine.store, *lease, owed, nothing, Commit::Relaxed).await?;
+            }
+        }
+        let leases: Vec<Lease> = idle.iter().map(|(lease, _)| *lease).collect();
+        DB::release(&engine.store, &leases).await
+    };
     if let Err(error) = answer_within(FAREWELL, release).await {
         tracing::warn!(%error, "leases could not be released and will run out by themselves");
     }

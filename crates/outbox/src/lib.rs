@@ -79,6 +79,7 @@ mod stats;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tuning;
+mod unannounced;
 mod workers;
 
 pub use backend::{Backend, TablePrefix};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Advance, Backend, Burial, Incarnation, Lease, PartitionId, ReadLimit, Settlement, Takeover,
+    Advance, Backend, Burial, Commit, Incarnation, Lease, PartitionId, ReadLimit, Settlement, Takeover,
 };
 use crate::engine::millis;
 use crate::error::OutboxError;
@@ -110,7 +110,7 @@ impl<DB: Backend> Outbox<DB> {
             despite_pause: true,
             ..ReadLimit::ONE
         };
-        let read = DB::advance_alone(store, lease, None, limit);
+        let read = DB::advance_alone(store, lease, None, limit, Commit::Relaxed);
         let head = match answer_within(SEIZE, read).await? {
             Advance::Held(head) => head,
             Advance::Lost => return Err(lost(lease)),
@@ -135,7 +135,7 @@ impl<DB: Backend> Outbox<DB> {
         let until = Instant::now() + SEIZE;
         loop {
             let (settlement, nothing) = (Some(&settlement), ReadLimit::NOTHING);
-            let bury = DB::advance_alone(store, lease, settlement, nothing);
+            let bury = DB::advance_alone(store, lease, settlement, nothing, Commit::Durable);
             match answer_within(SEIZE, bury).await {
                 Ok(Advance::Held(_)) => return Ok(Some(first.id)),
                 Ok(Advance::Lost) => return Err(lost(lease)),

@@ -1,12 +1,14 @@
 //! The producer's side: enqueue in a transaction of one's own, and wake the pipeline after it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::backend::{Addressed, Backend, PartitionId};
+use crate::backend::{Addressed, Backend, OwnConnection, PartitionId};
 use crate::builder::OutboxBuilder;
 use crate::engine::{Engine, Queue, lock};
 use crate::error::OutboxError;
 use crate::message::{EnqueueMessage, OutboxMessageId};
+use crate::unannounced::ConnectionId;
 
 /// A transactional outbox in the database `DB`. Cheap to clone.
 #[derive(Debug)]
@@ -64,20 +66,25 @@ impl<DB: Backend> Outbox<DB> {
             return Ok(Vec::new());
         }
         let ids = DB::enqueue(&self.engine.store.sql, connection, &addressed).await?;
-        // Unless `flush` follows nobody will say when this commits: look for it soon, and again.
+        let partitions = addressed.iter().map(|(partition_id, _)| *partition_id);
         self.engine
-            .note_enqueued(addressed.iter().map(|(partition_id, _)| *partition_id));
+            .note_enqueued(ConnectionId::of(connection), partitions);
         Ok(ids)
     }
 
-    /// Says that what was enqueued here is committed: the pipeline looks at once.
+    /// Says that what this task enqueued is committed: the pipeline looks at once. From a task that has
+    /// enqueued nothing, that what others enqueued may be.
     pub fn flush(&self) {
-        let enqueued = std::mem::take(&mut *lock(&self.engine.enqueued));
-        self.engine.mark(enqueued);
+        let committed = lock(&self.engine.unannounced).flush();
+        self.engine.mark(committed);
     }
 
     /// Runs `work` on a connection inside a transaction, commits if it answers `Ok`, rolls back if not,
     /// and wakes the pipeline at once.
+    ///
+    /// A transaction that follows another closely gets its connection without a detour by the pool, and
+    /// so without the pool's `after_release` and `before_acquire`: what `work` changes in its session,
+    /// it should change for the transaction only, with `SET LOCAL`.
     pub async fn transaction<T, E>(
         &self,
         work: impl AsyncFnOnce(&mut DB::Connection) -> Result<T, E>,
@@ -85,17 +92,16 @@ impl<DB: Backend> Outbox<DB> {
     where
         E: From<OutboxError>,
     {
-        let pool = self.engine.store.pool.clone();
-        // To completion, whatever happens to the caller: a `begin` that is dropped half-way can give
-        // a connection back to the pool inside an open transaction.
-        let begin = tokio::spawn(async move { pool.begin_with(DB::BEGIN).await });
-        let mut transaction = begin
-            .await
-            .unwrap_or(Err(sqlx::Error::PoolClosed))
-            .map_err(OutboxError::from)?;
-        let answer = work(&mut transaction).await?;
-        transaction.commit().await.map_err(OutboxError::from)?;
-        self.flush();
+        let mut connection = OwnConnection::begin(&self.engine.store.producers).await?;
+        let announcement = Announcement::begin(&self.engine, &connection);
+        let answer = work(&mut connection).await?;
+        match connection.commit().await {
+            Ok(()) => announcement.committed(),
+            Err(error) => {
+                announcement.unknown();
+                return Err(error.into());
+            }
+        }
         Ok(answer)
     }
 
@@ -113,5 +119,38 @@ impl<DB: Backend> Outbox<DB> {
             .iter()
             .map(number)
             .collect())
+    }
+}
+
+/// What a transaction has to announce. Nothing if it is dropped: then it was rolled back.
+struct Announcement<'a, DB: Backend> {
+    engine: &'a Engine<DB>,
+    connection: ConnectionId,
+}
+
+impl<'a, DB: Backend> Announcement<'a, DB> {
+    fn begin(engine: &'a Engine<DB>, connection: &DB::Connection) -> Self {
+        let connection = ConnectionId::of(connection);
+        lock(&engine.unannounced).begin(connection);
+        Self { engine, connection }
+    }
+
+    fn end(&self) -> HashSet<PartitionId> {
+        lock(&self.engine.unannounced).end(self.connection)
+    }
+
+    fn committed(self) {
+        self.engine.mark(self.end());
+    }
+
+    /// The commit's reply was lost: it may have been done.
+    fn unknown(self) {
+        self.engine.look_for(self.end());
+    }
+}
+
+impl<DB: Backend> Drop for Announcement<'_, DB> {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -1,5 +1,5 @@
-//! Which partition is sequenced next: oldest announcement first, one worker at a time, those that
-//! failed after a rest. Plain state; whoever shares it puts a lock around it.
+//! Which partitions are sequenced next: oldest announcement first, one worker at a time, those that
+//! failed after a rest and by themselves. Plain state; whoever shares it puts a lock around it.
 //!
 //! ```text
 //!             mark                  take                    done
@@ -14,6 +14,10 @@ use std::collections::{BTreeMap, HashMap};
 use tokio::time::{Duration, Instant};
 
 use crate::backend::PartitionId;
+
+/// The longest time between two steps of a partition while there is work: a batch is worth waiting for,
+/// but not for long.
+pub(crate) const LONGEST_BEAT: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 enum State {
@@ -34,37 +38,57 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+/// How far apart the steps of a partition are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spacing {
+    /// A partition that has just been sequenced waits for the next beat of this length, and so do all
+    /// others: what is announced between two beats is done in one step.
+    pub(crate) beat: Duration,
+    /// How long one that failed rests, twice as long each time,
+    pub(crate) first_rest: Duration,
+    /// up to this.
+    pub(crate) longest_rest: Duration,
+}
+
 /// The partitions that wait for a sequencer.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    first_rest: Duration,
-    longest_rest: Duration,
+    spacing: Spacing,
+    began: Instant,
     waiting: BTreeMap<(Instant, u64), PartitionId>,
     states: HashMap<PartitionId, State>,
     failures: HashMap<PartitionId, u32>,
+    finished: HashMap<PartitionId, Instant>,
     announcements: u64,
 }
 
 impl Schedule {
-    /// A partition that failed rests, twice as long each time.
-    pub(crate) fn new(first_rest: Duration, longest_rest: Duration) -> Self {
+    pub(crate) fn new(spacing: Spacing, now: Instant) -> Self {
         Self {
-            first_rest,
-            longest_rest,
+            spacing,
+            began: now,
             waiting: BTreeMap::new(),
             states: HashMap::new(),
             failures: HashMap::new(),
+            finished: HashMap::new(),
             announcements: 0,
         }
     }
 
-    /// Announces work. Twice is once; while the partition is being sequenced it is remembered.
-    pub(crate) fn mark(&mut self, partition_id: PartitionId, now: Instant) {
+    /// Announces work. Twice is once; while the partition is being sequenced it is remembered. Answers
+    /// whether a sequencer has to be told: it is the first that waits.
+    pub(crate) fn mark(&mut self, partition_id: PartitionId, now: Instant) -> bool {
         match self.states.get_mut(&partition_id) {
             Some(State::Taken { marked_again }) => *marked_again = true,
             Some(State::Waiting) => {}
-            None => self.wait(partition_id, now),
+            None => {
+                let first = self.next_ready();
+                let ready = self.after_a_beat(partition_id, now);
+                self.wait(partition_id, ready);
+                return first.is_none_or(|first| ready < first);
+            }
         }
+        false
     }
 
     fn wait(&mut self, partition_id: PartitionId, ready: Instant) {
@@ -74,20 +98,40 @@ impl Schedule {
         self.states.insert(partition_id, State::Waiting);
     }
 
-    /// The partition whose work was announced first, of those that are not resting.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<PartitionId> {
-        let (&key, &partition_id) = self.waiting.first_key_value()?;
-        if key.0 > now {
-            return None;
+    /// At once, or with the next beat if it was sequenced less than one ago.
+    fn after_a_beat(&self, partition_id: PartitionId, now: Instant) -> Instant {
+        let beat = self.spacing.beat;
+        match self.finished.get(&partition_id) {
+            Some(finished) if now < *finished + beat => {
+                let beats = (now - self.began).as_nanos() / beat.as_nanos() + 1;
+                self.began + beat.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
+            }
+            _ => now,
         }
-        self.waiting.remove(&key);
-        self.states.insert(
-            partition_id,
-            State::Taken {
-                marked_again: false,
-            },
-        );
-        Some(partition_id)
+    }
+
+    /// The partitions whose work was announced first, of those that are not resting; at most so many.
+    /// One that has failed comes alone, so that it fails nobody else.
+    pub(crate) fn take(&mut self, most: usize, now: Instant) -> Vec<PartitionId> {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some((&key, &partition_id)) = self.waiting.first_key_value()
+            && key.0 <= now
+        {
+            let failed = self.failures.contains_key(&partition_id);
+            if failed && !taken.is_empty() {
+                break;
+            }
+            self.waiting.remove(&key);
+            let marked_again = false;
+            self.states
+                .insert(partition_id, State::Taken { marked_again });
+            taken.push(partition_id);
+            if failed {
+                break;
+            }
+        }
+        taken
     }
 
     /// When the next partition can be taken, if any waits.
@@ -104,15 +148,21 @@ impl Schedule {
             self.failures.remove(&partition_id);
         }
         match outcome {
-            Outcome::Finished if !marked_again => {}
-            Outcome::Finished | Outcome::More => self.wait(partition_id, now),
+            Outcome::Finished => {
+                self.finished.insert(partition_id, now);
+                if marked_again {
+                    self.wait(partition_id, self.after_a_beat(partition_id, now));
+                }
+            }
+            Outcome::More => self.wait(partition_id, now),
             Outcome::Busy(rest) => self.wait(partition_id, now + rest),
             Outcome::Failed => {
                 let failures = self.failures.entry(partition_id).or_default();
                 let rest = self
+                    .spacing
                     .first_rest
                     .saturating_mul(1 << (*failures).min(20))
-                    .min(self.longest_rest);
+                    .min(self.spacing.longest_rest);
                 *failures = failures.saturating_add(1);
                 self.wait(partition_id, now + rest);
             }
@@ -135,8 +185,26 @@ mod tests {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(30);
 
+    const BEAT: Duration = Duration::from_millis(10);
+
+    fn spaced(beat: Duration) -> Schedule {
+        let (first_rest, longest_rest) = (FIRST, LONGEST);
+        let spacing = Spacing {
+            beat,
+            first_rest,
+            longest_rest,
+        };
+        Schedule::new(spacing, Instant::now())
+    }
+
     fn schedule() -> Schedule {
-        Schedule::new(FIRST, LONGEST)
+        spaced(Duration::ZERO)
+    }
+
+    impl Schedule {
+        fn take_one(&mut self, now: Instant) -> Option<PartitionId> {
+            self.take(1, now).pop()
+        }
     }
 
     const A: PartitionId = PartitionId(1);
@@ -149,7 +217,7 @@ mod tests {
         for partition in [B, A, B, C] {
             schedule.mark(partition, now);
         }
-        let taken: Vec<_> = std::iter::from_fn(|| schedule.take(now)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| schedule.take_one(now)).collect();
         assert_eq!(taken, [B, A, C]);
     }
 
@@ -157,13 +225,13 @@ mod tests {
     fn work_announced_while_a_partition_is_sequenced_is_not_lost() {
         let (mut schedule, now) = (schedule(), Instant::now());
         schedule.mark(A, now);
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(A));
         schedule.mark(A, now);
-        assert_eq!(schedule.take(now), None, "one worker at a time");
+        assert_eq!(schedule.take_one(now), None, "one worker at a time");
         schedule.done(A, Outcome::Finished, now);
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(A));
         schedule.done(A, Outcome::Finished, now);
-        assert_eq!(schedule.take(now), None);
+        assert_eq!(schedule.take_one(now), None);
     }
 
     #[test]
@@ -171,10 +239,10 @@ mod tests {
         let (mut schedule, now) = (schedule(), Instant::now());
         schedule.mark(A, now);
         schedule.mark(B, now);
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(A));
         schedule.done(A, Outcome::More, now);
-        assert_eq!(schedule.take(now), Some(B));
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(B));
+        assert_eq!(schedule.take_one(now), Some(A));
     }
 
     #[test]
@@ -184,20 +252,20 @@ mod tests {
         for millis in [
             100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000,
         ] {
-            assert_eq!(schedule.take(now), Some(A));
+            assert_eq!(schedule.take_one(now), Some(A));
             schedule.done(A, Outcome::Failed, now);
             schedule.mark(B, now);
-            assert_eq!(schedule.take(now), Some(B), "B does not wait for A");
+            assert_eq!(schedule.take_one(now), Some(B), "B does not wait for A");
             schedule.done(B, Outcome::Finished, now);
             let ready = now + Duration::from_millis(millis);
             assert_eq!(schedule.next_ready(), Some(ready));
-            assert_eq!(schedule.take(ready - Duration::from_millis(1)), None);
+            assert_eq!(schedule.take_one(ready - Duration::from_millis(1)), None);
             now = ready;
         }
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(A));
         schedule.done(A, Outcome::Finished, now);
         schedule.mark(A, now);
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(A));
         schedule.done(A, Outcome::Failed, now);
         assert_eq!(
             schedule.next_ready(),
@@ -212,10 +280,46 @@ mod tests {
         for _ in 0..50 {
             schedule.mark(A, now);
             schedule.end_rests(now);
-            assert_eq!(schedule.take(now), Some(A));
+            assert_eq!(schedule.take_one(now), Some(A));
             schedule.done(A, Outcome::Failed, now);
         }
         schedule.end_rests(now);
-        assert_eq!(schedule.take(now), Some(A));
+        assert_eq!(schedule.take_one(now), Some(A));
+    }
+
+    #[test]
+    fn several_are_taken_at_once_but_one_that_failed_comes_alone() {
+        let (mut schedule, now) = (schedule(), Instant::now());
+        for partition in [A, B, C] {
+            schedule.mark(partition, now);
+        }
+        assert_eq!(schedule.take(2, now), [A, B]);
+        schedule.done(A, Outcome::Failed, now);
+        schedule.done(B, Outcome::Finished, now);
+        schedule.mark(B, now);
+        let later = now + FIRST;
+        assert_eq!(schedule.take(9, later), [C, B]);
+        assert_eq!(schedule.take(9, later), [A]);
+        schedule.done(A, Outcome::Failed, later);
+        schedule.end_rests(later);
+        assert_eq!(schedule.take(9, later), [A], "forgiven");
+    }
+
+    #[test]
+    fn what_is_announced_between_two_beats_is_done_together() {
+        let mut schedule = spaced(BEAT);
+        let began = schedule.began;
+        let at = |millis| began + Duration::from_millis(millis);
+        assert!(schedule.mark(A, at(1)), "at once after a pause");
+        assert_eq!(schedule.take(9, at(1)), [A]);
+        schedule.mark(A, at(2));
+        schedule.done(A, Outcome::Finished, at(2));
+        assert_eq!(schedule.next_ready(), Some(at(10)));
+        assert!(schedule.mark(B, at(3)), "sooner than the one that waits");
+        assert_eq!(schedule.take(9, at(3)), [B]);
+        schedule.done(B, Outcome::Finished, at(4));
+        assert!(!schedule.mark(B, at(5)), "somebody waits for that beat");
+        assert_eq!(schedule.take(9, at(9)), []);
+        assert_eq!(schedule.take(9, at(10)), [A, B]);
     }
 }

@@ -29,12 +29,7 @@ impl<DB: Backend> Schema<DB> {
 
     /// The tables with this prefix, which need not be there yet.
     pub fn new(pool: Pool<DB>, prefix: &TablePrefix) -> Self {
-        let store = Store {
-            pool,
-            sql: DB::Statements::new(prefix, TimeSource::Clock),
-            prefix: prefix.clone(),
-            explicit_isolation: false,
-        };
+        let store = Store::new(pool, prefix, TimeSource::Clock);
         Self { store }
     }
 

@@ -93,7 +93,7 @@ pub async fn step_clock<DB: Backend>(outbox: &Outbox<DB>, millis: i64) -> Result
     let store = &outbox.engine.store;
     let table = store.prefix.fill("{prefix}clock");
     let step = format!("INSERT INTO {table} (moved_millis) VALUES ({millis})");
-    let mut connection = OwnConnection::acquire(&store.pool).await?;
+    let mut connection = OwnConnection::acquire(&store.workers).await?;
     DB::execute(&mut connection, AssertSqlSafe(step)).await?;
     connection.give_back();
     Ok(())
@@ -152,6 +152,7 @@ impl<DB: Backend> TestOutbox<DB> {
                         break;
                     }
                 }
+                processor.pay_now().await?;
             }
             if drained == before {
                 break;
@@ -171,14 +172,19 @@ impl<DB: Backend> TestOutbox<DB> {
         let mut total = 0;
         loop {
             let limit = engine.sequencer.batch_size;
-            match DB::sequence(&engine.store, partition_id, limit).await? {
-                Sequenced::Busy => return Ok(total),
-                Sequenced::Done { count, more } => {
-                    total += u64::from(count);
-                    if !more {
-                        return Ok(total);
+            let mut more_left = false;
+            for (_, sequenced) in DB::sequence(&engine.store, &[partition_id], limit).await? {
+                match sequenced {
+                    Sequenced::Busy => {}
+                    Sequenced::ForeignIds => return Err(OutboxError::foreign_ids(partition_id)),
+                    Sequenced::Done { count, more } => {
+                        total += u64::from(count);
+                        more_left |= more;
                     }
                 }
+            }
+            if !more_left {
+                return Ok(total);
             }
         }
     }
@@ -199,7 +205,7 @@ impl<DB: Backend> TestOutbox<DB> {
     /// The committed messages of a queue that are not settled, in the order of their ids, which is the
     /// order of enqueuing. Their `seq`, `attempts` and `epoch` are 0.
     pub async fn enqueued(&self, queue: &str) -> Result<Vec<OutboxMessage>, OutboxError> {
-        let mut connection = OwnConnection::acquire(&self.outbox.engine.store.pool).await?;
+        let mut connection = OwnConnection::acquire(&self.outbox.engine.store.workers).await?;
         let messages = self.enqueued_in(&mut connection, queue).await?;
         connection.give_back();
         Ok(messages)

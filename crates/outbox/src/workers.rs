@@ -207,7 +207,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         workers.spawn("listener", worker.run());
     }
 
-    engine.scout_bell.notify_one();
+    engine.look_now();
     let worker = WorkerBuilder::new("scout", cancel.clone())
         .notifier(Arc::clone(&engine.scout_bell))
         .listener(TracingListener)

@@ -6,61 +6,116 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use sqlx::Pool;
 use sqlx::pool::PoolConnection;
+use sqlx::{Pool, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager as _;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::Backend;
+use super::{Backend, Lane};
 use crate::error::OutboxError;
 
 /// How long to wait for a connection before asking once more. While a server is away a pool tries less
 /// and less often, after seconds in the end, and would find its return late.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// How long a connection that goes back to the pool may take to answer the pool's ping.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// How long a transaction that nobody ended may take to be rolled back.
+const ROLLBACK: Duration = Duration::from_secs(5);
+
+/// What becomes of a connection that is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnDrop {
+    /// Nobody knows what it is doing.
+    Close,
+    /// It is inside a transaction and well.
+    RollBack,
+    Keep,
+}
 
 /// A connection that is closed when dropped, unless it was given back.
 pub(crate) struct OwnConnection<DB: Backend> {
     /// `None` while it is dropped.
     connection: Option<PoolConnection<DB>>,
-    sound: bool,
+    lane: Arc<Lane<DB>>,
+    on_drop: OnDrop,
 }
 
 impl<DB: Backend> OwnConnection<DB> {
-    pub(crate) async fn acquire(pool: &Pool<DB>) -> Result<Self, OutboxError> {
-        // The first request keeps its place in the line, and the connect it may have begun.
-        let mut first = pin!(pool.acquire());
-        let mut answer = timeout(ASK_AGAIN, first.as_mut()).await;
-        while answer.is_err() {
-            let again = timeout(ASK_AGAIN, pool.acquire());
-            answer = match select(first.as_mut(), pin!(again)).await {
-                Either::Left((connection, _)) => Ok(connection),
-                // What the first one is told counts.
-                Either::Right((Ok(Err(_)), _)) => Ok(first.as_mut().await),
-                Either::Right((answer, _)) => answer,
-            };
-        }
-        let connection = answer.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
-        Ok(Self {
+    pub(crate) async fn acquire(lane: &Arc<Lane<DB>>) -> Result<Self, OutboxError> {
+        let connection = match lane.take() {
+            Some(connection) => connection,
+            None => acquire(&lane.pool).await?,
+        };
+        Ok(Self::new(connection, lane))
+    }
+
+    fn new(connection: PoolConnection<DB>, lane: &Arc<Lane<DB>>) -> Self {
+        Self {
             connection: Some(connection),
-            sound: false,
-        })
+            lane: Arc::clone(lane),
+            on_drop: OnDrop::Close,
+        }
+    }
+
+    /// A connection inside a transaction, which ends with it.
+    pub(crate) async fn begin(lane: &Arc<Lane<DB>>) -> Result<Self, OutboxError> {
+        // What was parked may have been closed meanwhile.
+        while let Some(parked) = lane.take() {
+            let mut own = Self::new(parked, lane);
+            if own.begin_now().await.is_ok() {
+                return Ok(own);
+            }
+        }
+        let mut own = Self::new(lane.pool.acquire().await?, lane);
+        own.begin_now().await?;
+        Ok(own)
+    }
+
+    async fn begin_now(&mut self) -> Result<(), sqlx::Error> {
+        DB::TransactionManager::begin(self, Some(DB::BEGIN.into_sql_str())).await?;
+        self.on_drop = OnDrop::RollBack;
+        Ok(())
+    }
+
+    /// Commits what [`begin`](Self::begin) began.
+    pub(crate) async fn commit(mut self) -> Result<(), OutboxError> {
+        self.on_drop = OnDrop::Close;
+        DB::TransactionManager::commit(&mut self).await?;
+        self.give_back();
+        Ok(())
     }
 
     /// The verb came to its end.
     pub(crate) fn give_back(mut self) {
-        self.sound = true;
+        self.on_drop = OnDrop::Keep;
     }
+}
+
+async fn acquire<DB: Backend>(pool: &Pool<DB>) -> Result<PoolConnection<DB>, OutboxError> {
+    // The first request keeps its place in the line, and the connect it may have begun.
+    let mut first = pin!(pool.acquire());
+    let mut answer = timeout(ASK_AGAIN, first.as_mut()).await;
+    while answer.is_err() {
+        let again = timeout(ASK_AGAIN, pool.acquire());
+        answer = match select(first.as_mut(), pin!(again)).await {
+            Either::Left((connection, _)) => Ok(connection),
+            // What the first one is told counts.
+            Either::Right((Ok(Err(_)), _)) => Ok(first.as_mut().await),
+            Either::Right((answer, _)) => answer,
+        };
+    }
+    Ok(answer.unwrap_or(Err(sqlx::Error::PoolTimedOut))?)
 }
 
 impl<DB: Backend> fmt::Debug for OwnConnection<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("OwnConnection");
-        fields.field("sound", &self.sound).finish_non_exhaustive()
+        fields
+            .field("on_drop", &self.on_drop)
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,26 +141,26 @@ impl<DB: Backend> Drop for OwnConnection<DB> {
         let Some(mut connection) = self.connection.take() else {
             return;
         };
-        if !self.sound && !DB::EMBEDDED {
-            connection.close_on_drop();
-            return;
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        let Ok(runtime) = Handle::try_current() else {
+            // Its runtime has gone, and everything that could be done with it.
+            std::mem::forget(connection);
             return;
         };
-        let sound = self.sound;
-        runtime.spawn(async move {
-            // No wire can have swallowed anything here, and to close the only connection of a
-            // database in memory would be to lose it.
-            if !sound
-                && DB::TransactionManager::rollback(&mut connection)
-                    .await
-                    .is_err()
-            {
-                connection.close_on_drop();
-                return;
+        match self.on_drop {
+            OnDrop::Keep => self.lane.park(connection, &runtime),
+            OnDrop::Close if !DB::EMBEDDED => connection.close_on_drop(),
+            // No wire can have swallowed anything in an embedded database, and to close the only
+            // connection of one in memory would be to lose it.
+            OnDrop::Close | OnDrop::RollBack => {
+                let lane = Arc::clone(&self.lane);
+                runtime.spawn(async move {
+                    let rollback = DB::TransactionManager::rollback(&mut connection);
+                    match timeout(ROLLBACK, rollback).await {
+                        Ok(Ok(())) => lane.park(connection, &Handle::current()),
+                        Ok(Err(_)) | Err(_) => connection.close_on_drop(),
+                    }
+                });
             }
-            let _ = timeout(GOODBYE, connection.return_to_pool()).await;
-        });
+        }
     }
 }

@@ -4,12 +4,13 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use sqlx::{Database, Pool, SqlStr};
+use sqlx::{Database, SqlStr};
 use sqlx_core::transaction::TransactionManager as _;
 
-use super::{Backend, OwnConnection};
+use super::{Backend, Lane, OwnConnection};
 use crate::error::OutboxError;
 
 /// What is done to a connection before it goes back to the pool.
@@ -29,8 +30,11 @@ pub struct OwnTransaction<DB: Backend> {
 }
 
 impl<DB: Backend> OwnTransaction<DB> {
-    pub(crate) async fn begin(pool: &Pool<DB>, statement: SqlStr) -> Result<Self, OutboxError> {
-        let mut connection = OwnConnection::acquire(pool).await?;
+    pub(crate) async fn begin(
+        lane: &Arc<Lane<DB>>,
+        statement: SqlStr,
+    ) -> Result<Self, OutboxError> {
+        let mut connection = OwnConnection::acquire(lane).await?;
         DB::TransactionManager::begin(&mut connection, Some(statement)).await?;
         Ok(Self {
             connection,

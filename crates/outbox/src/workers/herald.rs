@@ -53,7 +53,7 @@ impl<DB: Backend> WorkerAction for Listener<DB> {
             None => self.patience.hear(DB::listen(&self.engine.store)).await?,
         };
         // Before the first signal too: nobody knows what was missed while not listening.
-        self.engine.scout_bell.notify_one();
+        self.engine.look_now();
         if let Some(heard) = cancel.run_until_cancelled(DB::hear(&mut connection)).await {
             heard?;
         }

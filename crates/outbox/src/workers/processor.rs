@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{
-    Advance, Backend, Claimed, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Seq,
+    Advance, Backend, Claimed, Commit, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Seq,
     Settlement, StoredMessage, Takeover,
 };
-use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
+use crate::engine::{ClaimPermit, Desk, Engine, Owed, Queue, millis};
 use crate::error::OutboxError;
 use crate::handler::{DynLeased, Handler, HandlerResult, Transactional};
 use crate::message::{OutboxMessage, decoded_headers, time_of};
@@ -28,7 +28,12 @@ const MAX_SAVEPOINTS: u32 = 60;
 const MAX_BATCH_BYTES: u64 = 16 * 1024 * 1024;
 /// How long one execution goes on while there is more, before the pace applies.
 const DRAIN: Duration = Duration::from_millis(500);
-
+/// What a leased handler has acked is written down at most so long after. Until then it waits for more
+/// to be written with it, or for the next read.
+const SETTLE_WITHIN: Duration = Duration::from_millis(10);
+/// The most messages that are read at once for a handler that is quick enough to go through them in
+/// that time.
+const READ_AHEAD: u32 = 1000;
 /// How long a settlement that failed rests at most before it is tried again.
 const LONGEST_SETTLE_REST: Duration = Duration::from_millis(500);
 
@@ -81,13 +86,30 @@ pub(crate) struct Processor<DB: Backend> {
     partition_id: PartitionId,
     mode: PartitionMode,
     held: Option<Held>,
-    /// The next batch, read along with the last settlement, and until when it must be handled.
-    ahead: Option<(Head, Instant)>,
+    /// What was read and not handed out yet.
+    ahead: Option<Ahead>,
+    /// How many messages to read at once.
+    stride: u32,
     /// Not before this: a retry's backoff, which no arrival cuts short.
     resume_at: Option<Instant>,
     /// Database errors in a row, until when to rest after the last, and which contact it was in.
     errors: u32,
     error_rest: Option<(Instant, u64)>,
+}
+
+/// What was read along with the last settlement.
+#[derive(Debug)]
+struct Ahead {
+    /// Everything at or below this is handled.
+    cursor: Seq,
+    /// Of the first message.
+    attempts: u32,
+    messages: std::vec::IntoIter<StoredMessage>,
+    /// Before the read was sent, and until when a handler may work on what it brought.
+    asked: Instant,
+    deadline: Instant,
+    /// Whether as many came as were asked for.
+    full: bool,
 }
 
 /// How one batch ended.
@@ -115,6 +137,7 @@ impl<DB: Backend> Processor<DB> {
             mode: PartitionMode::new(),
             held: None,
             ahead: None,
+            stride: 1,
             resume_at: None,
             errors: 0,
             error_rest: None,
@@ -128,7 +151,9 @@ impl<DB: Backend> Processor<DB> {
     fn hold(&mut self, held: Option<Held>) {
         self.held = held;
         self.ahead = None;
-        self.desk().note().lease = held.map(|held| held.lease);
+        let mut note = self.desk().note();
+        note.lease = held.map(|held| held.lease);
+        note.owed = None;
     }
 
     /// Takes the lease, if it is our turn or nobody else takes it.
@@ -164,6 +189,7 @@ impl<DB: Backend> Processor<DB> {
 
     async fn release(&mut self) -> Result<(), OutboxError> {
         if let Some(held) = self.held {
+            self.pay(held.lease).await?;
             self.heard(DB::release(&self.engine.store, &[held.lease]))
                 .await?;
             self.hold(None);
@@ -218,7 +244,6 @@ impl<DB: Backend> Processor<DB> {
                     full,
                     result,
                 } => {
-                    self.engine.note_settled(self.partition_id);
                     report.messages_processed += messages;
                     report.handler_result = result;
                     if matches!(report.handler_result, HandlerResult::Retry { .. }) {
@@ -227,6 +252,10 @@ impl<DB: Backend> Processor<DB> {
                         return Ok(Directive::Sleep(backoff, report));
                     }
                     if !full && report.handler_result == HandlerResult::Success {
+                        if self.desk().note().owed.is_some() && !held.borrowed {
+                            // What comes meanwhile is read along with the settlement.
+                            return Ok(Directive::Sleep(SETTLE_WITHIN, report));
+                        }
                         self.rest().await?;
                         return Ok(Directive::Idle(report));
                     }
@@ -235,6 +264,7 @@ impl<DB: Backend> Processor<DB> {
             if self.engine.clock.now() - started >= DRAIN {
                 // The time of what was read ahead runs while we wait for our pace or a permit.
                 self.ahead = None;
+                self.pay(held.lease).await?;
                 return Ok(Directive::Proceed(report));
             }
         }
@@ -283,21 +313,21 @@ impl<DB: Backend> Processor<DB> {
         each: bool,
         held: Held,
     ) -> Result<Step, OutboxError> {
-        let (mut head, deadline) = match self.ahead.take() {
+        let ahead = self.ahead.take().filter(|ahead| ahead.messages.len() > 0);
+        let mut ahead = match ahead {
             Some(ahead) => ahead,
-            None => {
-                let deadline = self.deadline();
-                match self.advance(held.lease, None, self.limit()).await? {
-                    Advance::Held(head) => (head, deadline),
-                    Advance::Lost => return Ok(Step::Lost),
-                }
-            }
+            None => match self.read_on(held.lease, self.read_limit()).await? {
+                Some(ahead) => ahead,
+                None => return Ok(Step::Lost),
+            },
         };
-        let messages = self.messages(held, &mut head);
+        let limit = self.limit();
+        let (attempts, batch) = (std::mem::take(&mut ahead.attempts), limit.messages as usize);
+        let messages = self.messages(held, attempts, ahead.messages.by_ref().take(batch));
         if messages.is_empty() {
             return Ok(Step::Nothing);
         }
-        if Instant::now() >= deadline {
+        if Instant::now() >= ahead.deadline {
             // The read itself took so long, for a connection or a lock: nobody was tried, so nobody
             // failed. The next read renews the lease.
             let partition_id = self.partition_id.0;
@@ -313,23 +343,126 @@ impl<DB: Backend> Processor<DB> {
             });
         }
         let lost = self.tried();
-        let delivery = deliver::leased(handler, each, &messages, deadline, &lost).await;
-        let (settlement, mut step) = self.conclude(&head, &messages, delivery, self.limit());
-        let lease_end = deadline + self.queue.lease.headroom;
-        let deadline = self.deadline();
-        match self
-            .settle(held.lease, &settlement, self.next_limit(&step), lease_end)
-            .await?
-        {
-            Advance::Lost => Ok(Step::Lost),
-            Advance::Held(next) => {
-                if let Step::Settled { full, .. } = &mut step {
-                    *full = !next.messages.is_empty();
-                }
-                self.ahead = Some((next, deadline)).filter(|(next, _)| !next.messages.is_empty());
-                Ok(self.went_on(step))
+        let handled = deliver::leased(handler, each, &messages, ahead.deadline, &lost);
+        let Some(delivery) = self.paying(held.lease, &lost, handled).await else {
+            return Ok(Step::Lost);
+        };
+        let (settlement, step) = self.conclude(ahead.cursor, &messages, delivery, limit);
+        let Step::Settled { result, .. } = &step else {
+            return Ok(step);
+        };
+        ahead.cursor = settlement.cursor;
+        let failed = matches!(result, HandlerResult::Retry { .. });
+        let clean = *result == HandlerResult::Success
+            && settlement.dead_letters.is_empty()
+            && settlement.cursor.0 == messages.last().map_or(0, |last| last.seq)
+            && !held.careful;
+        let until = ahead.deadline + self.queue.lease.headroom;
+        self.desk().note().owed = Some(Owed { settlement, until });
+        if clean && ahead.asked.elapsed() < SETTLE_WITHIN {
+            let more = ahead.messages.len() > 0;
+            if more || !ahead.full {
+                self.ahead = Some(ahead).filter(|_| more);
+                return Ok(self.went_on(step.with_more(more)));
             }
+            self.stride = (2 * self.read_limit().messages).min(READ_AHEAD);
+        } else {
+            self.stride = 1;
         }
+        let limit = if failed {
+            // A backoff follows.
+            ReadLimit::NOTHING
+        } else {
+            self.read_limit()
+        };
+        let Some(next) = self.read_on(held.lease, limit).await? else {
+            return Ok(Step::Lost);
+        };
+        let more = next.messages.len() > 0;
+        self.ahead = Some(next).filter(|_| more);
+        Ok(self.went_on(step.with_more(more)))
+    }
+
+    /// Settles what is owed, and reads on. `None`: the lease is lost.
+    async fn read_on(
+        &self,
+        lease: Lease,
+        limit: ReadLimit,
+    ) -> Result<Option<Ahead>, OutboxError> {
+        let (asked, deadline) = (Instant::now(), self.deadline());
+        let owed = self.desk().note().owed.take();
+        let advance = match &owed {
+            Some(owed) => self.settle(lease, owed, limit).await?,
+            None => self.advance(lease, None, limit, Commit::Relaxed).await?,
+        };
+        let Advance::Held(head) = advance else {
+            return Ok(None);
+        };
+        if owed.is_some() {
+            self.engine.note_settled(self.partition_id);
+        }
+        let bytes: usize = head.messages.iter().map(|one| one.payload.len()).sum();
+        Ok(Some(Ahead {
+            cursor: head.cursor,
+            attempts: head.attempts,
+            full: head.messages.len() >= limit.messages as usize || bytes as u64 >= limit.bytes,
+            messages: head.messages.into_iter(),
+            asked,
+            deadline,
+        }))
+    }
+
+    /// Settles what is owed at once.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn pay_now(&self) -> Result<(), OutboxError> {
+        match self.held {
+            Some(held) => self.pay(held.lease).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Settles what is owed.
+    async fn pay(&self, lease: Lease) -> Result<(), OutboxError> {
+        let owes = self.desk().note().owed.is_some();
+        if owes {
+            self.read_on(lease, ReadLimit::NOTHING).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a handler. What was owed before it began does not wait for it to end, if it takes
+    /// long. `None`: the lease is lost.
+    async fn paying<T>(
+        &self,
+        lease: Lease,
+        lost: &CancellationToken,
+        handler: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut handler = std::pin::pin!(handler);
+        let owes = self.desk().note().owed.is_some();
+        if !owes {
+            return Some(handler.await);
+        }
+        if let Ok(answer) = tokio::time::timeout(SETTLE_WITHIN, handler.as_mut()).await {
+            return Some(answer);
+        }
+        let payment = async {
+            match self.read_on(lease, ReadLimit::NOTHING).await {
+                Ok(Some(_)) => true,
+                Ok(None) => {
+                    lost.cancel();
+                    false
+                }
+                Err(error) => {
+                    // What comes after it settles it as well.
+                    let partition_id = self.partition_id.0;
+                    tracing::warn!(partition_id, %error, "settling has to wait for the handler");
+                    true
+                }
+            }
+        };
+        let (answer, held) = tokio::join!(handler, payment);
+        held.then_some(answer)
     }
 
     /// Settles, and tries again while the lease lasts: what was handled should not be handled again
@@ -338,15 +471,18 @@ impl<DB: Backend> Processor<DB> {
     async fn settle(
         &self,
         lease: Lease,
-        settlement: &Settlement,
+        owed: &Owed,
         limit: ReadLimit,
-        lease_end: Instant,
     ) -> Result<Advance, OutboxError> {
         // Renewed meanwhile, it may last longer than it did at first.
-        let until = lease_end.max(Instant::now() + self.queue.lease.headroom);
+        let until = owed.until.max(Instant::now() + self.queue.lease.headroom);
+        let settlement = Some(&owed.settlement);
         let mut rest = Duration::from_millis(5);
         loop {
-            match self.advance(lease, Some(settlement), limit).await {
+            match self
+                .advance(lease, settlement, limit, Commit::Relaxed)
+                .await
+            {
                 Err(error) if error.is_retryable() && Instant::now() + rest < until => {
                     let partition_id = self.partition_id.0;
                     tracing::info!(partition_id, %error, "settling failed and is tried again");
@@ -358,21 +494,13 @@ impl<DB: Backend> Processor<DB> {
         }
     }
 
-    /// How much to read along with a settlement: nothing if a backoff follows.
-    fn next_limit(&self, step: &Step) -> ReadLimit {
-        match step {
-            Step::Settled {
-                result: HandlerResult::Retry { .. },
-                ..
-            } => ReadLimit::NOTHING,
-            _ => self.limit(),
-        }
-    }
-
     /// Taking over from a holder that did not release: the head's attempt is written down first, so
     /// that a message that kills its process is found out. `Some` when there is nothing to deliver.
     async fn charge(&mut self, held: Held) -> Result<Option<Step>, OutboxError> {
-        let Advance::Held(mut head) = self.advance(held.lease, None, ReadLimit::ONE).await? else {
+        let Advance::Held(head) = self
+            .advance(held.lease, None, ReadLimit::ONE, Commit::Relaxed)
+            .await?
+        else {
             return Ok(Some(Step::Lost));
         };
         let Some((seq, id)) = head.messages.first().map(|first| (first.seq, first.id)) else {
@@ -394,7 +522,7 @@ impl<DB: Backend> Processor<DB> {
         };
         let exhausted = self.queue.max_attempts.is_some_and(|max| attempts > max);
         if exhausted {
-            let messages = self.messages(held, &mut head);
+            let messages = self.messages(held, head.attempts, head.messages.into_iter());
             let result = HandlerResult::Success;
             let mut delivery = Delivery {
                 settled: 0,
@@ -410,7 +538,12 @@ impl<DB: Backend> Processor<DB> {
             charge.dead_letters = delivery.dead_letters;
         }
         if self
-            .advance(held.lease, Some(&charge), ReadLimit::NOTHING)
+            .advance(
+                held.lease,
+                Some(&charge),
+                ReadLimit::NOTHING,
+                Commit::Durable,
+            )
             .await?
             == Advance::Lost
         {
@@ -449,7 +582,8 @@ impl<DB: Backend> Processor<DB> {
                 return Ok(Step::Lost);
             }
         };
-        let messages = self.messages(held, &mut head);
+        let read = std::mem::take(&mut head.messages).into_iter();
+        let messages = self.messages(held, head.attempts, read);
         if messages.is_empty() {
             self.heard(transaction.commit()).await?;
             return Ok(Step::Nothing);
@@ -478,12 +612,15 @@ impl<DB: Backend> Processor<DB> {
             }
         };
         let mode = self.mode.clone();
-        let (settlement, step) = self.conclude(&head, &messages, delivery, limit);
+        let (settlement, step) = self.conclude(head.cursor, &messages, delivery, limit);
         let settled = self
             .heard(commit(sql, transaction, lease, &settlement))
             .await;
         match settled {
-            Ok(Advance::Held(_)) => Ok(self.went_on(step)),
+            Ok(Advance::Held(_)) => {
+                self.engine.note_settled(self.partition_id);
+                Ok(self.went_on(step))
+            }
             Ok(Advance::Lost) => Ok(Step::Lost),
             // What a handler did can make the settlement or the commit fail for good: a constraint
             // that is checked last. Unless a message was alone nobody knows whose doing it was.
@@ -545,9 +682,10 @@ impl<DB: Backend> Processor<DB> {
                 Some(Handler::Transactional(Transactional::Message(_)))
             ),
         };
-        let (settlement, step) = self.conclude(head, messages, delivery, ReadLimit::ONE);
+        let (settlement, step) = self.conclude(head.cursor, messages, delivery, ReadLimit::ONE);
+        let (settled, nothing) = (Some(&settlement), ReadLimit::NOTHING);
         match self
-            .advance(held.lease, Some(&settlement), ReadLimit::NOTHING)
+            .advance(held.lease, settled, nothing, Commit::Durable)
             .await?
         {
             Advance::Held(_) => Ok(step),
@@ -568,17 +706,12 @@ impl<DB: Backend> Processor<DB> {
 
     fn conclude(
         &mut self,
-        head: &Head,
+        cursor: Seq,
         messages: &[OutboxMessage],
         mut delivery: Delivery,
         limit: ReadLimit,
     ) -> (Settlement, Step) {
-        let settlement = settlement(
-            head.cursor,
-            messages,
-            &mut delivery,
-            self.queue.max_attempts,
-        );
+        let settlement = settlement(cursor, messages, &mut delivery, self.queue.max_attempts);
         let settled = u32::try_from(delivery.settled).unwrap_or(u32::MAX);
         let processed = match delivery.result {
             // Only a whole batch is rejected so, and nobody knows for whose sake.
@@ -623,10 +756,11 @@ impl<DB: Backend> Processor<DB> {
         step
     }
 
+    /// What a handler gets at once.
     fn limit(&self) -> ReadLimit {
         let configured = self.engine.profile.processor.batch_size;
         let mut messages = self.mode.effective_batch_size(configured);
-        if !matches!(self.queue.handler, Some(Handler::Leased { .. })) {
+        if let Some(Handler::Transactional(Transactional::Message(_))) = self.queue.handler {
             messages = messages.min(MAX_SAVEPOINTS);
         }
         ReadLimit {
@@ -634,6 +768,15 @@ impl<DB: Backend> Processor<DB> {
             bytes: MAX_BATCH_BYTES,
             despite_pause: false,
         }
+    }
+
+    /// What is read at once: more than a handler gets, if it is quick and all is well.
+    fn read_limit(&self) -> ReadLimit {
+        let mut limit = self.limit();
+        if limit.messages == self.engine.profile.processor.batch_size {
+            limit.messages = limit.messages.max(self.stride);
+        }
+        limit
     }
 
     /// The budget counts from before the statement that renews the lease is sent.
@@ -678,16 +821,21 @@ impl<DB: Backend> Processor<DB> {
         lease: Lease,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
+        commit: Commit,
     ) -> Result<Advance, OutboxError> {
-        let advance = DB::advance_alone(&self.engine.store, lease, settlement, limit);
+        let advance = DB::advance_alone(&self.engine.store, lease, settlement, limit, commit);
         self.heard(advance).await
     }
 
-    /// The messages that were read, as the handler gets them.
-    fn messages(&self, held: Held, head: &mut Head) -> Vec<OutboxMessage> {
+    /// Messages that were read, as the handler gets them; the first was tried so often.
+    fn messages(
+        &self,
+        held: Held,
+        attempts: u32,
+        read: impl Iterator<Item = StoredMessage>,
+    ) -> Vec<OutboxMessage> {
         // A careful holder has written this very attempt down already.
-        let charged = u32::from(held.charged);
-        let attempts = head.attempts.saturating_sub(charged);
+        let attempts = attempts.saturating_sub(u32::from(held.charged));
         let message = |(place, stored): (usize, StoredMessage)| OutboxMessage {
             id: stored.id,
             queue: self.queue.name.shared(),
@@ -702,8 +850,17 @@ impl<DB: Backend> Processor<DB> {
             headers: decoded_headers(stored.headers.as_deref()),
             epoch: held.lease.epoch.0,
         };
-        let read = std::mem::take(&mut head.messages);
-        read.into_iter().enumerate().map(message).collect()
+        read.enumerate().map(message).collect()
+    }
+}
+
+impl Step {
+    /// The same, and whether there is more to do at once.
+    fn with_more(mut self, more: bool) -> Self {
+        if let Self::Settled { full, .. } = &mut self {
+            *full = more;
+        }
+        self
     }
 }
 

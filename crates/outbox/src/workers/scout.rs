@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use taskward::{Directive, WorkerAction};
@@ -37,6 +38,8 @@ pub(crate) struct Scout<DB: Backend> {
     patience: Patience,
     sightings: HashMap<PartitionId, Sighting>,
     probe: Duration,
+    looked: Instant,
+    due: Instant,
     lost_contact: bool,
 }
 
@@ -48,25 +51,46 @@ impl<DB: Backend> Scout<DB> {
             engine,
             sightings: HashMap::new(),
             probe: IDLE_PROBE,
+            looked: Instant::now(),
+            due: Instant::now(),
             lost_contact: false,
+        }
+    }
+
+    /// Whether to look now; if not, how long to wait. Woken by an enqueue the first look is due soon
+    /// after, for the transaction is still open; when that was announced meanwhile there is no need.
+    fn due(&mut self) -> Result<(), Duration> {
+        let now = Instant::now();
+        if self.engine.look_now.swap(false, Ordering::Acquire) {
+            return Ok(());
+        }
+        if lock(&self.engine.unannounced).is_empty() {
+            self.probe = IDLE_PROBE;
+            self.due = self.looked + IDLE_PROBE;
+        } else if self.probe == IDLE_PROBE {
+            self.probe = FIRST_PROBE;
+            self.due = self.due.min(now + FIRST_PROBE);
+        }
+        match self.due.checked_duration_since(now) {
+            None | Some(Duration::ZERO) => Ok(()),
+            Some(rest) => Err(rest),
         }
     }
 
     /// When to look again: soon after an enqueue, less often the longer it was ago. While enqueues
     /// go on it stays at the last probe; each step would find what the one before did not.
     fn next_probe(&mut self) -> Duration {
-        let mut enqueued = lock(&self.engine.enqueued);
-        self.probe = if self.probe >= LAST_PROBE {
-            let waiting = !enqueued.is_empty();
-            enqueued.clear();
-            match (waiting, self.probe) {
-                (false, _) => IDLE_PROBE,
-                (true, IDLE_PROBE) => FIRST_PROBE,
-                (true, _) => LAST_PROBE,
-            }
+        let mut unannounced = lock(&self.engine.unannounced);
+        self.probe = if unannounced.is_empty() {
+            IDLE_PROBE
+        } else if self.probe >= LAST_PROBE {
+            unannounced.give_up();
+            LAST_PROBE
         } else {
             (self.probe * 2).min(LAST_PROBE)
         };
+        self.looked = Instant::now();
+        self.due = self.looked + self.probe;
         self.probe
     }
 
@@ -117,6 +141,9 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
     type Error = OutboxError;
 
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
+        if let Err(rest) = self.due() {
+            return Ok(Directive::sleep(rest));
+        }
         let survey = DB::survey(&self.engine.store, &self.partition_ids);
         let surveys = match self.patience.hear(survey).await {
             Ok(surveys) => surveys,
@@ -132,6 +159,7 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
             tracing::info!("the database answers again");
             self.engine.contact.send_modify(|contacts| *contacts += 1);
             lock(&self.engine.schedule).end_rests(self.engine.clock.now());
+            self.engine.sequencer_bell.notify_one();
             for desk in self.engine.desks.values() {
                 desk.bell.notify_one();
             }

@@ -41,7 +41,7 @@ impl DeadLetterVerbs for MySql {
         store: &Store<Self>,
         filter: &DeadLetterFilter,
     ) -> Answer<Vec<DeadLetter>> {
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         let statement = filtered(query!(store.sql.dead_letters), filter);
         let letters = with_status(statement, filter)
             .bind(filter.limit)
@@ -53,7 +53,7 @@ impl DeadLetterVerbs for MySql {
     }
 
     async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         let statement = filtered(query!(store.sql.count_dead_letters), filter);
         let row = with_status(statement, filter)
             .fetch_one(&mut *connection)
@@ -116,7 +116,7 @@ impl DeadLetterVerbs for MySql {
     }
 
     async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         let statement = filtered(query!(store.sql.ended_dead_letters), filter);
         let ended = with_status(statement, filter)
             .bind(filter.limit)

@@ -22,7 +22,7 @@ use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 use super::decode::{head, partition_stats, queue_list, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Incarnation, Lease,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
     sealed,
@@ -184,7 +184,7 @@ impl Backend for MySql {
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
             .try_map(|row: MySqlRow| survey!(row))
@@ -196,20 +196,25 @@ impl Backend for MySql {
 
     async fn sequence(
         store: &Store<Self>,
-        partition_id: PartitionId,
+        partitions: &[PartitionId],
         limit: u32,
-    ) -> Answer<Sequenced> {
-        let mut tries = 1;
-        loop {
-            match sequence(store, partition_id, limit).await {
-                Err(OutboxError::Database(error))
-                    if tries < SEQUENCE_TRIES && is_deadlock(&error) =>
-                {
-                    tries += 1;
+    ) -> Answer<Vec<(PartitionId, Sequenced)>> {
+        let mut sequenced = Vec::with_capacity(partitions.len());
+        for partition_id in partitions {
+            let mut tries = 1;
+            let answer = loop {
+                match sequence(store, *partition_id, limit).await {
+                    Err(OutboxError::Database(error))
+                        if tries < SEQUENCE_TRIES && is_deadlock(&error) =>
+                    {
+                        tries += 1;
+                    }
+                    answer => break answer?,
                 }
-                answer => return answer,
-            }
+            };
+            sequenced.push((*partition_id, answer));
         }
+        Ok(sequenced)
     }
 
     async fn claim(
@@ -254,12 +259,13 @@ impl Backend for MySql {
         lease: Lease,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
+        _: Commit,
     ) -> Answer<Advance> {
         let sql = &store.sql;
         let buries = settlement.is_some_and(|settlement| !settlement.dead_letters.is_empty());
         if !buries {
             // One write and one read, each checked against the epoch: no need to hold them together.
-            let mut connection = OwnConnection::acquire(&store.pool).await?;
+            let mut connection = OwnConnection::acquire(&store.workers).await?;
             let advance = Self::advance(sql, &mut connection, lease, settlement, limit).await?;
             connection.give_back();
             return Ok(advance);
@@ -311,7 +317,7 @@ impl Backend for MySql {
     }
 
     async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         query!(store.sql.release)
             .bind(pairs_of(leases))
             .execute(&mut *connection)
@@ -384,7 +390,7 @@ impl Backend for MySql {
         alive_millis: i64,
     ) -> Answer<Vec<Process>> {
         let queues = json!(process.queues).to_string();
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         query!(store.sql.announce)
             .bind(&process.incarnation.0)
             .bind(&queues)
@@ -420,7 +426,7 @@ impl Backend for MySql {
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         query!(store.sql.depart)
             .bind(&incarnation.0)
             .execute(&mut *connection)
@@ -431,7 +437,7 @@ impl Backend for MySql {
 
     async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         let stats = query!(store.sql.stats)
             .bind(json!(ids).to_string())
             .try_map(|row: MySqlRow| partition_stats!(row))
@@ -466,7 +472,7 @@ impl Backend for MySql {
             None => query!(store.sql.pause_queue).bind(paused).bind(queue),
             Some(id) => query!(store.sql.pause_partition).bind(paused).bind(id.0),
         };
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         query.execute(&mut *connection).await?;
         connection.give_back();
         Ok(())
@@ -498,7 +504,7 @@ impl Backend for MySql {
         let seconds = millis.div_euclid(1000).saturating_add(1);
         let begin = format!("{REMEMBER_TIMEOUT}, SESSION wait_timeout = {seconds}; {BEGIN_OURS}");
         let begin = AssertSqlSafe(begin).into_sql_str();
-        let transaction = OwnTransaction::begin(&store.pool, begin).await?;
+        let transaction = OwnTransaction::begin(&store.workers, begin).await?;
         Ok(transaction.restoring(|connection| {
             let restored = sqlx::raw_sql(RESTORE_TIMEOUT).execute(connection);
             Box::pin(async { restored.await.map(drop) })
@@ -506,7 +512,7 @@ impl Backend for MySql {
     }
 
     async fn end_session(store: &Store<Self>, session: i64) -> Answer<()> {
-        let mut connection = OwnConnection::acquire(&store.pool).await?;
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
         let kill = AssertSqlSafe(format!("KILL {session}"));
         match Self::execute(&mut connection, kill).await {
             // It has gone by itself.

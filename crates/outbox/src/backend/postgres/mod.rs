@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 use super::decode::{head, partition_stats, process, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Incarnation, Lease,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
     sealed,
@@ -27,6 +27,11 @@ const NOW: &str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
 
 /// How long the listener's connection may be silent before it is asked whether it is still there.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The most ids in a run: as many as fit into a page beside others without being packed, which would
+/// cost more than it saves.
+const LONGEST_RUN: i32 = 200;
+/// How many batches a step takes at most: what costs is to find what is new, not to take it.
+const BATCHES_AT_ONCE: i64 = 64;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// How long a migration waits for a table that somebody uses, how often, and how long it lets others
@@ -45,8 +50,6 @@ statements!(
     dead_letters,
     depart,
     enqueue,
-    foreign_ids,
-    lock_partition,
     mark_requeued,
     partition_ids,
     pause_partition,
@@ -199,35 +202,39 @@ impl Backend for Postgres {
 
     async fn sequence(
         store: &Store<Self>,
-        partition_id: PartitionId,
+        partitions: &[PartitionId],
         limit: u32,
-    ) -> Answer<Sequenced> {
-        let mut transaction = Self::begin(store, None).await?;
-        let lock = query!(store.sql.lock_partition)
-            .bind(partition_id.0)
-            .fetch_optional(&mut *transaction)
+    ) -> Answer<Vec<(PartitionId, Sequenced)>> {
+        let mut session = Session::open(store).await?;
+        let limit = i64::from(limit) * BATCHES_AT_ONCE;
+        let rows = query!(store.sql.sequence)
+            .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
+            .bind(limit)
+            .bind(LONGEST_RUN)
+            .fetch_all(session.connection())
             .await?;
-        let Some(lock) = lock else {
-            transaction.roll_back().await?;
-            return Ok(Sequenced::Busy);
-        };
-        if lock.try_get(0)? && foreign_ids(&mut transaction, &store.sql, partition_id).await? {
-            return Err(OutboxError::ForeignTransactionIds {
-                partition_id: partition_id.0,
-            });
+        session.end().await?;
+        let mut sequenced: Vec<_> = partitions
+            .iter()
+            .map(|partition_id| (*partition_id, Sequenced::Busy))
+            .collect();
+        for row in rows {
+            let partition_id = PartitionId(row.try_get(0)?);
+            let (foreign_ids, count): (bool, i64) = (row.try_get(1)?, row.try_get(2)?);
+            let answer = if foreign_ids {
+                Sequenced::ForeignIds
+            } else {
+                Sequenced::Done {
+                    count: u32::try_from(count).unwrap_or(u32::MAX),
+                    more: count == limit,
+                }
+            };
+            let own = sequenced.iter_mut().find(|(id, _)| *id == partition_id);
+            if let Some(own) = own {
+                own.1 = answer;
+            }
         }
-        let row = query!(store.sql.sequence)
-            .bind(partition_id.0)
-            .bind(i64::from(limit))
-            .fetch_optional(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        let (count, more): (i64, bool) = match row {
-            Some(row) => (row.try_get(0)?, row.try_get(1)?),
-            None => (0, false),
-        };
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        Ok(Sequenced::Done { count, more })
+        Ok(sequenced)
     }
 
     async fn claim(
@@ -264,10 +271,11 @@ impl Backend for Postgres {
         lease: Lease,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
+        commit: Commit,
     ) -> Answer<Advance> {
         let mut session = Session::open(store).await?;
         let connection = session.connection();
-        let advance = Self::advance(&store.sql, connection, lease, settlement, limit).await?;
+        let advance = advance(&store.sql, connection, lease, settlement, limit, commit).await?;
         session.end().await?;
         Ok(advance)
     }
@@ -279,31 +287,7 @@ impl Backend for Postgres {
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        let dead = || {
-            settlement
-                .iter()
-                .flat_map(|settlement| &settlement.dead_letters)
-        };
-        let rows = query!(sql.advance)
-            .bind(lease.partition_id.0)
-            .bind(lease.epoch.0)
-            .bind(settlement.map(|settlement| settlement.cursor.0))
-            .bind(settlement.map(|settlement| i64::from(settlement.attempts)))
-            .bind(settlement.and_then(|settlement| settlement.last_error.as_deref()))
-            .bind(dead().map(|dead| dead.id.0).collect::<Vec<_>>())
-            .bind(dead().map(|dead| dead.seq.0).collect::<Vec<_>>())
-            .bind(
-                dead()
-                    .map(|dead| i64::from(dead.attempts))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(dead().map(|dead| dead.reason.as_str()).collect::<Vec<_>>())
-            .bind(i64::from(limit.messages))
-            .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
-            .bind(limit.despite_pause)
-            .fetch_all(connection)
-            .await?;
-        Ok(Advance::Held(head!(&rows, lease)))
+        advance(sql, connection, lease, settlement, limit, Commit::Durable).await
     }
 
     async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
@@ -421,7 +405,7 @@ impl Backend for Postgres {
              SET LOCAL idle_in_transaction_session_timeout = {ORPHAN_MILLIS}"
         );
         let begin = AssertSqlSafe(begin).into_sql_str();
-        let mut transaction = OwnTransaction::begin(&store.pool, begin).await?;
+        let mut transaction = OwnTransaction::begin(&store.workers, begin).await?;
         query!(store.sql.repair_lock)
             .execute(&mut *transaction)
             .await?;
@@ -484,7 +468,7 @@ impl Backend for Postgres {
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
              SET LOCAL idle_in_transaction_session_timeout = {millis}"
         );
-        OwnTransaction::begin(&store.pool, AssertSqlSafe(begin).into_sql_str()).await
+        OwnTransaction::begin(&store.workers, AssertSqlSafe(begin).into_sql_str()).await
     }
 
     async fn end_session(store: &Store<Self>, session: i64) -> Answer<()> {
@@ -527,7 +511,7 @@ impl Session {
         Ok(if store.explicit_isolation {
             Self::Explicit(Postgres::begin(store, None).await?)
         } else {
-            Self::Plain(OwnConnection::acquire(&store.pool).await?)
+            Self::Plain(OwnConnection::acquire(&store.workers).await?)
         })
     }
 
@@ -549,16 +533,40 @@ impl Session {
     }
 }
 
-async fn foreign_ids(
-    connection: &mut PgConnection,
+async fn advance(
     sql: &Statements,
-    partition_id: PartitionId,
-) -> Answer<bool> {
-    let row = query!(sql.foreign_ids)
-        .bind(partition_id.0)
-        .fetch_one(connection)
+    connection: &mut PgConnection,
+    lease: Lease,
+    settlement: Option<&Settlement>,
+    limit: ReadLimit,
+    commit: Commit,
+) -> Answer<Advance> {
+    let dead = || {
+        settlement
+            .iter()
+            .flat_map(|settlement| &settlement.dead_letters)
+    };
+    let rows = query!(sql.advance)
+        .bind(lease.partition_id.0)
+        .bind(lease.epoch.0)
+        .bind(settlement.map(|settlement| settlement.cursor.0))
+        .bind(settlement.map(|settlement| i64::from(settlement.attempts)))
+        .bind(settlement.and_then(|settlement| settlement.last_error.as_deref()))
+        .bind(dead().map(|dead| dead.id.0).collect::<Vec<_>>())
+        .bind(dead().map(|dead| dead.seq.0).collect::<Vec<_>>())
+        .bind(
+            dead()
+                .map(|dead| i64::from(dead.attempts))
+                .collect::<Vec<_>>(),
+        )
+        .bind(dead().map(|dead| dead.reason.as_str()).collect::<Vec<_>>())
+        .bind(i64::from(limit.messages))
+        .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
+        .bind(limit.despite_pause)
+        .bind(commit == Commit::Relaxed)
+        .fetch_all(connection)
         .await?;
-    Ok(row.try_get(0)?)
+    Ok(Advance::Held(head!(&rows, lease)))
 }
 
 fn connection_lost() -> OutboxError {

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 use super::decode::{partition_stats, process, stored_message, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Direction, Epoch, Head, Incarnation, Lease,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation, Lease,
     OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced, Settlement, StatementSet as _,
     Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, sealed,
 };
@@ -175,20 +175,23 @@ impl Backend for Sqlite {
 
     async fn sequence(
         store: &Store<Self>,
-        partition_id: PartitionId,
+        partitions: &[PartitionId],
         limit: u32,
-    ) -> Answer<Sequenced> {
-        // All rows although there is one: only the end of the statement is its commit.
-        let rows = query!(store.sql.sequence)
-            .bind(partition_id.0)
-            .bind(limit)
-            .fetch_all(&store.pool)
-            .await?;
-        let count: u32 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
-        Ok(Sequenced::Done {
-            count,
-            more: count == limit,
-        })
+    ) -> Answer<Vec<(PartitionId, Sequenced)>> {
+        let mut transaction = Self::begin(store, None).await?;
+        let mut sequenced = Vec::with_capacity(partitions.len());
+        for partition_id in partitions {
+            let row = query!(store.sql.sequence)
+                .bind(partition_id.0)
+                .bind(limit)
+                .fetch_optional(&mut *transaction)
+                .await?;
+            let count: u32 = row.map_or(Ok(0), |row| row.try_get(0))?;
+            let more = count == limit;
+            sequenced.push((*partition_id, Sequenced::Done { count, more }));
+        }
+        transaction.commit().await?;
+        Ok(sequenced)
     }
 
     async fn claim(
@@ -226,6 +229,7 @@ impl Backend for Sqlite {
         lease: Lease,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
+        _: Commit,
     ) -> Answer<Advance> {
         let mut transaction = Self::begin(store, None).await?;
         let advance = Self::advance(&store.sql, &mut transaction, lease, settlement, limit).await?;
@@ -419,7 +423,7 @@ impl Backend for Sqlite {
     }
 
     async fn begin(store: &Store<Self>, _: Option<i64>) -> Answer<OwnTransaction<Self>> {
-        OwnTransaction::begin(&store.pool, "BEGIN IMMEDIATE".into_sql_str()).await
+        OwnTransaction::begin(&store.workers, "BEGIN IMMEDIATE".into_sql_str()).await
     }
 
     /// There is no server: a statement ends with its connection.

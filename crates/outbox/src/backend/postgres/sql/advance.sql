@@ -1,5 +1,6 @@
 -- Settles ($3 to $5 and the burials $6 to $9), renews, and reads what comes next: one statement, one
--- round trip. Without a settlement $3 is null and the cursor stays.
+-- round trip. Without a settlement $3 is null and the cursor stays. $13: the commit need not wait for
+-- the disk.
 WITH held AS (
     UPDATE {prefix}processors
     SET processed_seq = COALESCE($3, processed_seq),
@@ -8,7 +9,8 @@ WITH held AS (
         lease_until = {now} + lease_millis, renewals = renewals + 1
     WHERE partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
       AND processed_seq <= COALESCE($3, processed_seq)
-    RETURNING partition_id, processed_seq, attempts
+    RETURNING partition_id, processed_seq, attempts,
+              CASE WHEN $13 THEN SET_CONFIG('synchronous_commit', 'off', TRUE) END
 ), buried AS (
     INSERT INTO {prefix}dead_letters
         (partition_id, seq, message_id, created_at, failed_at, payload_type, key, headers, payload,
@@ -26,30 +28,24 @@ WITH held AS (
     JOIN {prefix}partitions p ON p.partition_id = held.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue
 )
-SELECT head.processed_seq, head.attempts, head.paused, pg_backend_pid()::bigint AS session, next.seq,
-       m.id, m.created_at, m.payload_type, m.key, m.headers, m.payload
+SELECT head.processed_seq, head.attempts, head.paused, pg_backend_pid()::bigint AS session,
+       next.seq, next.id, next.created_at, next.payload_type, next.key, next.headers, next.payload
 FROM head
 LEFT JOIN LATERAL (
-    SELECT sized.seq, sized.id,
-           SUM(sized.size) OVER (ORDER BY sized.seq) - sized.size AS bytes_before
+    SELECT item.seq, m.id, m.created_at, m.payload_type, m.key, m.headers, m.payload,
+           SUM(OCTET_LENGTH(m.payload))
+               OVER (ORDER BY item.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM (
-        SELECT numbered.seq, numbered.id, COALESCE(OCTET_LENGTH(body.payload), 0) AS size
-        FROM (
-            SELECT GREATEST(run.first_seq, head.processed_seq + 1) + item.place - 1 AS seq, item.id
-            FROM (
-                SELECT r.first_seq, r.ids FROM {prefix}runs r
-                WHERE r.partition_id = head.partition_id AND r.last_seq > head.processed_seq
-                ORDER BY r.last_seq LIMIT $10
-            ) AS run
-            CROSS JOIN LATERAL UNNEST(run.ids[
-                GREATEST(head.processed_seq - run.first_seq + 2, 1)
-                : head.processed_seq + $10 - run.first_seq + 1
-            ]) WITH ORDINALITY AS item (id, place)
-            WHERE NOT head.paused OR $12
-        ) AS numbered
-        LEFT JOIN {prefix}messages body ON body.id = numbered.id
-        ORDER BY numbered.seq LIMIT $10
-    ) AS sized
-) AS next ON next.bytes_before < $11
-LEFT JOIN {prefix}messages m ON m.id = next.id
+        SELECT GREATEST(r.first_seq, head.processed_seq + 1) + item.place - 1 AS seq, item.id
+        FROM {prefix}runs r
+        CROSS JOIN LATERAL UNNEST(r.ids[
+            GREATEST(head.processed_seq - r.first_seq + 2, 1)
+            : head.processed_seq + $10 - r.first_seq + 1
+        ]) WITH ORDINALITY AS item (id, place)
+        WHERE r.partition_id = head.partition_id AND r.last_seq > head.processed_seq
+          AND r.first_seq <= head.processed_seq + $10
+          AND (NOT head.paused OR $12)
+    ) AS item
+    LEFT JOIN {prefix}messages m ON m.id = item.id
+) AS next ON COALESCE(next.bytes_before, 0) < $11
 ORDER BY next.seq

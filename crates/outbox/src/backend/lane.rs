@@ -1,0 +1,122 @@
+//! Connections that go from one verb to the next. A pool asks every connection that comes back whether
+//! it is still there, which costs as much as a small statement; whoever needs one a moment later gets it
+//! from here without that.
+//!
+//! Nobody else is kept waiting for them: a connection stays here for a moment only, and only while the
+//! pool has as many idle ones besides.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sqlx::Pool;
+use sqlx::pool::PoolConnection;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+
+use super::Backend;
+use crate::engine::lock;
+
+/// How long a connection stays here at most.
+const MOMENT: Duration = Duration::from_millis(2);
+/// How long a connection that goes back to the pool may take to answer the pool's question.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// The connections of a pool for one kind of use.
+pub struct Lane<DB: Backend> {
+    pub(crate) pool: Pool<DB>,
+    parked: Mutex<Parked<DB>>,
+}
+
+struct Parked<DB: Backend> {
+    connections: Vec<(Instant, PoolConnection<DB>)>,
+    /// Somebody comes by to take them back to the pool.
+    looked_after: bool,
+}
+
+impl<DB: Backend> Lane<DB> {
+    pub(crate) fn new(pool: &Pool<DB>) -> Arc<Self> {
+        Arc::new(Self {
+            pool: pool.clone(),
+            parked: Mutex::new(Parked {
+                connections: Vec::new(),
+                looked_after: false,
+            }),
+        })
+    }
+
+    /// The one that was parked last.
+    pub(crate) fn take(&self) -> Option<PoolConnection<DB>> {
+        let (_, connection) = lock(&self.parked).connections.pop()?;
+        Some(connection)
+    }
+
+    /// Keeps a connection for the next one, if nobody can miss it.
+    pub(crate) fn park(self: &Arc<Self>, connection: PoolConnection<DB>, runtime: &Handle) {
+        let mut parked = lock(&self.parked);
+        if self.pool.is_closed() || parked.connections.len() >= self.pool.num_idle() {
+            drop(parked);
+            give_back(connection, runtime);
+            return;
+        }
+        parked.connections.push((Instant::now(), connection));
+        if !std::mem::replace(&mut parked.looked_after, true) {
+            runtime.spawn(look_after(Arc::clone(self)));
+        }
+    }
+
+    /// Those that nobody wanted; `None` when none is left at all.
+    fn unwanted(&self) -> Option<Vec<PoolConnection<DB>>> {
+        let mut parked = lock(&self.parked);
+        let old = parked
+            .connections
+            .iter()
+            .take_while(|(since, _)| since.elapsed() >= MOMENT)
+            .count();
+        let unwanted: Vec<_> = parked.connections.drain(..old).map(|(_, it)| it).collect();
+        parked.looked_after = !(unwanted.is_empty() && parked.connections.is_empty());
+        parked.looked_after.then_some(unwanted)
+    }
+}
+
+async fn look_after<DB: Backend>(lane: Arc<Lane<DB>>) {
+    loop {
+        tokio::time::sleep(MOMENT).await;
+        let Some(unwanted) = lane.unwanted() else {
+            return;
+        };
+        for connection in unwanted {
+            give_back(connection, &Handle::current());
+        }
+    }
+}
+
+/// Returns a connection to its pool.
+pub(crate) fn give_back<DB: Backend>(mut connection: PoolConnection<DB>, runtime: &Handle) {
+    runtime.spawn(async move {
+        let _ = timeout(GOODBYE, connection.return_to_pool()).await;
+    });
+}
+
+impl<DB: Backend> Drop for Lane<DB> {
+    fn drop(&mut self) {
+        let mut parked = lock(&self.parked);
+        let connections = std::mem::take(&mut parked.connections);
+        for (_, connection) in connections {
+            match Handle::try_current() {
+                Ok(runtime) => give_back(connection, &runtime),
+                // Its runtime has gone, and everything that could be done with it.
+                Err(_) => std::mem::forget(connection),
+            }
+        }
+    }
+}
+
+impl<DB: Backend> fmt::Debug for Lane<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parked = lock(&self.parked).connections.len();
+        f.debug_struct("Lane")
+            .field("parked", &parked)
+            .finish_non_exhaustive()
+    }
+}
