@@ -413,7 +413,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .collect();
         let tuning = &profile.sequencer;
         let spacing = Spacing {
-            beat: tuning.min_interval.min(LONGEST_BEAT),
+            beat: tuning.active_interval.min(LONGEST_BEAT),
             first_rest: tuning.retry_base,
             longest_rest: tuning.retry_max,
         };

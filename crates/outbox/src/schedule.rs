@@ -17,7 +17,7 @@ use crate::backend::PartitionId;
 
 /// The longest time between two steps of a partition while there is work: a batch is worth waiting for,
 /// but not for long.
-pub(crate) const LONGEST_BEAT: Duration = Duration::from_millis(10);
+pub(crate) const LONGEST_BEAT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 enum State {

@@ -2,8 +2,8 @@
 //! it is still there, which costs as much as a small statement; whoever needs one a moment later gets it
 //! from here without that.
 //!
-//! Nobody else is kept waiting for them: a connection stays here for a moment only, and only while the
-//! pool has as many idle ones besides.
+//! Nobody else is kept waiting for them: a connection stays here for a moment, while the pool has as many
+//! idle ones besides, and goes back when it has not.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,9 @@ use super::Backend;
 use crate::engine::lock;
 
 /// How long a connection stays here at most.
-const MOMENT: Duration = Duration::from_millis(2);
+const MOMENT: Duration = Duration::from_millis(100);
+/// How often it is asked whether it can still be missed.
+const LOOK: Duration = Duration::from_millis(10);
 /// How long a connection that goes back to the pool may take to answer the pool's question.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -68,10 +70,12 @@ impl<DB: Backend> Lane<DB> {
     /// Those that nobody wanted; `None` when none is left at all.
     fn unwanted(&self) -> Option<Vec<PoolConnection<DB>>> {
         let mut parked = lock(&self.parked);
+        let missed = parked.connections.len() > self.pool.num_idle();
+        let unwanted = |since: &Instant| missed || since.elapsed() >= MOMENT;
         let old = parked
             .connections
             .iter()
-            .take_while(|(since, _)| since.elapsed() >= MOMENT)
+            .take_while(|(since, _)| unwanted(since))
             .count();
         let unwanted: Vec<_> = parked.connections.drain(..old).map(|(_, it)| it).collect();
         parked.looked_after = !(unwanted.is_empty() && parked.connections.is_empty());
@@ -81,7 +85,7 @@ impl<DB: Backend> Lane<DB> {
 
 async fn look_after<DB: Backend>(lane: Arc<Lane<DB>>) {
     loop {
-        tokio::time::sleep(MOMENT).await;
+        tokio::time::sleep(LOOK).await;
         let Some(unwanted) = lane.unwanted() else {
             return;
         };

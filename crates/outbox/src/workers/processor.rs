@@ -30,7 +30,7 @@ const MAX_BATCH_BYTES: u64 = 16 * 1024 * 1024;
 const DRAIN: Duration = Duration::from_millis(500);
 /// What a leased handler has acked is written down at most so long after. Until then it waits for more
 /// to be written with it, or for the next read.
-const SETTLE_WITHIN: Duration = Duration::from_millis(10);
+const SETTLE_WITHIN: Duration = Duration::from_millis(25);
 /// The most messages that are read at once for a handler that is quick enough to go through them in
 /// that time.
 const READ_AHEAD: u32 = 1000;

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 use super::decode::{head, partition_stats, process, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
+    Addressed, Advance, Answer, Backend, Burial, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
     sealed,
@@ -43,6 +43,7 @@ const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 statements!(
     advance,
     announce,
+    bury,
     claim,
     cleanup_dead_letters,
     conclude_dead_letters,
@@ -50,6 +51,7 @@ statements!(
     dead_letters,
     depart,
     enqueue,
+    enqueue_one,
     mark_requeued,
     partition_ids,
     pause_partition,
@@ -156,6 +158,18 @@ impl Backend for Postgres {
         connection: &mut PgConnection,
         messages: &[Addressed<'_>],
     ) -> Answer<Vec<OutboxMessageId>> {
+        if let [(partition_id, message)] = messages {
+            let id = query!(sql.enqueue_one)
+                .bind(partition_id.0)
+                .bind(message.payload_type())
+                .bind(message.key())
+                .bind(message.encoded_headers())
+                .bind(message.payload())
+                .try_map(|row: PgRow| row.try_get(0).map(OutboxMessageId))
+                .fetch_one(connection)
+                .await?;
+            return Ok(vec![id]);
+        }
         let messages = || messages.iter();
         let ids = query!(sql.enqueue)
             .bind(
@@ -273,9 +287,17 @@ impl Backend for Postgres {
         limit: ReadLimit,
         commit: Commit,
     ) -> Answer<Advance> {
+        let sql = &store.sql;
+        let buries = settlement.is_some_and(|settlement| !settlement.dead_letters.is_empty());
+        if buries {
+            let mut transaction = Self::begin(store, None).await?;
+            let advance = Self::advance(sql, &mut transaction, lease, settlement, limit).await?;
+            transaction.commit().await?;
+            return Ok(advance);
+        }
         let mut session = Session::open(store).await?;
         let connection = session.connection();
-        let advance = advance(&store.sql, connection, lease, settlement, limit, commit).await?;
+        let advance = advance(sql, connection, lease, settlement, limit, commit).await?;
         session.end().await?;
         Ok(advance)
     }
@@ -287,7 +309,12 @@ impl Backend for Postgres {
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        advance(sql, connection, lease, settlement, limit, Commit::Durable).await
+        let durable = Commit::Durable;
+        let advance = advance(sql, connection, lease, settlement, limit, durable).await?;
+        if let (Some(settlement), Advance::Held(_)) = (settlement, &advance) {
+            bury(sql, connection, &settlement.dead_letters).await?;
+        }
+        Ok(advance)
     }
 
     async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
@@ -541,25 +568,12 @@ async fn advance(
     limit: ReadLimit,
     commit: Commit,
 ) -> Answer<Advance> {
-    let dead = || {
-        settlement
-            .iter()
-            .flat_map(|settlement| &settlement.dead_letters)
-    };
     let rows = query!(sql.advance)
         .bind(lease.partition_id.0)
         .bind(lease.epoch.0)
         .bind(settlement.map(|settlement| settlement.cursor.0))
         .bind(settlement.map(|settlement| i64::from(settlement.attempts)))
         .bind(settlement.and_then(|settlement| settlement.last_error.as_deref()))
-        .bind(dead().map(|dead| dead.id.0).collect::<Vec<_>>())
-        .bind(dead().map(|dead| dead.seq.0).collect::<Vec<_>>())
-        .bind(
-            dead()
-                .map(|dead| i64::from(dead.attempts))
-                .collect::<Vec<_>>(),
-        )
-        .bind(dead().map(|dead| dead.reason.as_str()).collect::<Vec<_>>())
         .bind(i64::from(limit.messages))
         .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
         .bind(limit.despite_pause)
@@ -567,6 +581,21 @@ async fn advance(
         .fetch_all(connection)
         .await?;
     Ok(Advance::Held(head!(&rows, lease)))
+}
+
+async fn bury(sql: &Statements, connection: &mut PgConnection, dead: &[Burial]) -> Answer<()> {
+    if dead.is_empty() {
+        return Ok(());
+    }
+    let attempts = |dead: &Burial| i64::from(dead.attempts);
+    query!(sql.bury)
+        .bind(dead.iter().map(|dead| dead.id.0).collect::<Vec<_>>())
+        .bind(dead.iter().map(|dead| dead.seq.0).collect::<Vec<_>>())
+        .bind(dead.iter().map(attempts).collect::<Vec<_>>())
+        .bind(dead.iter().map(|dead| &*dead.reason).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 fn connection_lost() -> OutboxError {

@@ -1,6 +1,7 @@
--- Settles ($3 to $5 and the burials $6 to $9), renews, and reads what comes next: one statement, one
--- round trip. Without a settlement $3 is null and the cursor stays. $13: the commit need not wait for
--- the disk.
+-- Settles ($3 to $5), renews, and reads what comes next: one statement, one round trip. Without a
+-- settlement $3 is null and the cursor stays. $9: the commit need not wait for the disk.
+-- Messages are looked up one by one ("OFFSET 0"): a plan made while there are few would read all of them
+-- instead, and still do so when there are many.
 WITH held AS (
     UPDATE {prefix}processors
     SET processed_seq = COALESCE($3, processed_seq),
@@ -10,18 +11,7 @@ WITH held AS (
     WHERE partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
       AND processed_seq <= COALESCE($3, processed_seq)
     RETURNING partition_id, processed_seq, attempts,
-              CASE WHEN $13 THEN SET_CONFIG('synchronous_commit', 'off', TRUE) END
-), buried AS (
-    INSERT INTO {prefix}dead_letters
-        (partition_id, seq, message_id, created_at, failed_at, payload_type, key, headers, payload,
-         attempts, last_error)
-    SELECT m.partition_id, dead.seq, m.id, m.created_at, {now}, m.payload_type, m.key, m.headers,
-           m.payload, dead.attempts, dead.reason
-    FROM held
-    CROSS JOIN UNNEST($6::bigint[], $7::bigint[], $8::bigint[], $9::text[])
-        AS dead (id, seq, attempts, reason)
-    JOIN {prefix}messages m ON m.id = dead.id
-    ON CONFLICT (partition_id, seq) DO NOTHING
+              CASE WHEN $9 THEN SET_CONFIG('synchronous_commit', 'off', TRUE) END
 ), head AS (
     SELECT held.partition_id, held.processed_seq, held.attempts, p.paused OR q.paused AS paused
     FROM held
@@ -40,12 +30,12 @@ LEFT JOIN LATERAL (
         FROM {prefix}runs r
         CROSS JOIN LATERAL UNNEST(r.ids[
             GREATEST(head.processed_seq - r.first_seq + 2, 1)
-            : head.processed_seq + $10 - r.first_seq + 1
+            : head.processed_seq + $6 - r.first_seq + 1
         ]) WITH ORDINALITY AS item (id, place)
         WHERE r.partition_id = head.partition_id AND r.last_seq > head.processed_seq
-          AND r.first_seq <= head.processed_seq + $10
-          AND (NOT head.paused OR $12)
+          AND r.first_seq <= head.processed_seq + $6
+          AND (NOT head.paused OR $8)
     ) AS item
-    LEFT JOIN {prefix}messages m ON m.id = item.id
-) AS next ON COALESCE(next.bytes_before, 0) < $11
+    LEFT JOIN LATERAL (SELECT * FROM {prefix}messages m WHERE m.id = item.id OFFSET 0) AS m ON TRUE
+) AS next ON COALESCE(next.bytes_before, 0) < $7
 ORDER BY next.seq

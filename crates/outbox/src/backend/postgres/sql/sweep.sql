@@ -18,5 +18,4 @@ WITH mark AS (
     DELETE FROM {prefix}runs r USING due
     WHERE r.partition_id = $1 AND r.last_seq = due.last_seq
 )
-DELETE FROM {prefix}messages m USING due CROSS JOIN LATERAL UNNEST(due.ids) AS gone (id)
-WHERE m.id = gone.id
+DELETE FROM {prefix}messages WHERE id = ANY (ARRAY(SELECT UNNEST(ids) FROM due))
