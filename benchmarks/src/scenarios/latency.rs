@@ -2,17 +2,21 @@
 //! idle (a message now and then) and at 300/s.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::Result;
 use bench_contract::{Handler, Production, Progress, Report, Task};
 
 use super::{Room, Sample, Unit};
 
+/// What is committed sooner after the first commit does not count, for anybody: connections are new,
+/// statements not planned, partitions not claimed.
+const WARM_UP: Duration = Duration::from_millis(500);
 /// Messages per second, and what the row's name ends with.
 const RATES: [(f64, &str); 2] = [(20.0, "_idle"), (300.0, "")];
 
 fn task(room: &Room, task: &Task, rate: f64) -> Task {
-    let millis = u64::try_from(room.budget.latency.as_millis()).ok();
+    let millis = u64::try_from((room.budget.latency + WARM_UP).as_millis()).ok();
     let production = Production {
         // One producer at 300/s would wait for its own commits.
         producers: if rate > 100.0 { 8 } else { 1 },
@@ -40,7 +44,7 @@ pub(crate) async fn in_process(room: &Room, name: &str) -> Result<Vec<Sample>> {
         };
         let mut process = room.spawn(&task).await?;
         process.go().await?;
-        let patience = room.budget.latency + room.budget.patience;
+        let patience = WARM_UP + room.budget.latency + room.budget.patience;
         let arrived =
             |progress: &Progress| progress.production_done && progress.handled >= progress.produced;
         process.wait(patience, arrived).await?;
@@ -69,7 +73,7 @@ pub(crate) async fn cross_process(room: &Room, name: &str) -> Result<Vec<Sample>
         let mut producer = room.spawn(&producing).await?;
         handler.go().await?;
         // Whoever starts up late is not what is measured.
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
         producer.go().await?;
         producer
             .wait(room.budget.patience * 2, |progress| {
@@ -100,7 +104,11 @@ fn sample(room: &Room, row: String, produced: &Report, handled: &Report) -> Samp
             .map_or(waited_nanos, |at| at.saturating_sub(*committed));
         nanos as f64 / 1e6
     };
-    let mut millis: Vec<f64> = produced.committed_at.iter().map(latency).collect();
+    let first = produced.committed_at.iter().map(|(_, at)| *at).min();
+    let counts_from = first.unwrap_or(0) + u64::try_from(WARM_UP.as_nanos()).unwrap_or(0);
+    let warm = |(_, committed): &&(u64, u64)| *committed >= counts_from;
+    let committed = produced.committed_at.iter();
+    let mut millis: Vec<f64> = committed.filter(warm).map(latency).collect();
     millis.sort_by(f64::total_cmp);
     let mut sample = Sample::new(row, quantile(&millis, 0.5), Unit::Milliseconds);
     sample.p99 = Some(quantile(&millis, 0.99));

@@ -81,9 +81,10 @@ pub struct Store<DB: Backend> {
 
 impl<DB: Backend> Store<DB> {
     pub(crate) fn new(pool: Pool<DB>, prefix: &TablePrefix, time: TimeSource) -> Self {
+        let writers = Arc::default();
         Self {
-            workers: Lane::new(&pool),
-            producers: Lane::new(&pool),
+            workers: Lane::new(&pool, &writers),
+            producers: Lane::new(&pool, &writers),
             pool,
             sql: DB::Statements::new(prefix, time),
             prefix: prefix.clone(),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Advance, Backend, Burial, Commit, Incarnation, Lease, PartitionId, ReadLimit, Settlement, Takeover,
+    Advance, Backend, Burial, Commit, Incarnation, Lease, PartitionId, ReadLimit, Settlement,
+    Takeover,
 };
 use crate::engine::millis;
 use crate::error::OutboxError;

@@ -16,7 +16,8 @@ use sqlx_core::transaction::TransactionManager as _;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::{Backend, Lane};
+use super::Backend;
+use super::lane::{Lane, Turn};
 use crate::error::OutboxError;
 
 /// How long to wait for a connection before asking once more. While a server is away a pool tries less
@@ -41,6 +42,8 @@ pub(crate) struct OwnConnection<DB: Backend> {
     connection: Option<PoolConnection<DB>>,
     lane: Arc<Lane<DB>>,
     on_drop: OnDrop,
+    /// To write, while it may.
+    turn: Option<Turn>,
 }
 
 impl<DB: Backend> OwnConnection<DB> {
@@ -57,7 +60,15 @@ impl<DB: Backend> OwnConnection<DB> {
             connection: Some(connection),
             lane: Arc::clone(lane),
             on_drop: OnDrop::Close,
+            turn: None,
         }
+    }
+
+    /// A connection that is about to write.
+    pub(crate) async fn acquire_to_write(lane: &Arc<Lane<DB>>) -> Result<Self, OutboxError> {
+        let mut own = Self::acquire(lane).await?;
+        own.turn = lane.turn().await;
+        Ok(own)
     }
 
     /// A connection inside a transaction, which ends with it.
@@ -75,6 +86,7 @@ impl<DB: Backend> OwnConnection<DB> {
     }
 
     async fn begin_now(&mut self) -> Result<(), sqlx::Error> {
+        self.turn = self.lane.turn().await;
         DB::TransactionManager::begin(self, Some(DB::BEGIN.into_sql_str())).await?;
         self.on_drop = OnDrop::RollBack;
         Ok(())
@@ -152,13 +164,14 @@ impl<DB: Backend> Drop for OwnConnection<DB> {
             // No wire can have swallowed anything in an embedded database, and to close the only
             // connection of one in memory would be to lose it.
             OnDrop::Close | OnDrop::RollBack => {
-                let lane = Arc::clone(&self.lane);
+                let (lane, turn) = (Arc::clone(&self.lane), self.turn.take());
                 runtime.spawn(async move {
                     let rollback = DB::TransactionManager::rollback(&mut connection);
                     match timeout(ROLLBACK, rollback).await {
                         Ok(Ok(())) => lane.park(connection, &Handle::current()),
                         Ok(Err(_)) | Err(_) => connection.close_on_drop(),
                     }
+                    drop(turn);
                 });
             }
         }

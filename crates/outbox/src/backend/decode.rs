@@ -115,6 +115,8 @@ macro_rules! head {
             };
             head.messages.push(message);
         }
+        // No statement sorts what it sends, payloads and all, a second time.
+        head.messages.sort_unstable_by_key(|message| message.seq);
         head
     }};
 }

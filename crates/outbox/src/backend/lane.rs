@@ -12,6 +12,7 @@ use std::time::Duration;
 use sqlx::Pool;
 use sqlx::pool::PoolConnection;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout};
 
 use super::Backend;
@@ -24,10 +25,18 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long a connection that goes back to the pool may take to answer the pool's question.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+/// How long to wait for one's turn before asking the database itself, which has a limit of its own.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Whose turn it is to write, where only one can: they line up here, first come first served. A database
+/// would let them try again and again, with pauses in between, and the luckiest would be first.
+pub(crate) type Turn = OwnedMutexGuard<()>;
+
 /// The connections of a pool for one kind of use.
 pub struct Lane<DB: Backend> {
     pub(crate) pool: Pool<DB>,
     parked: Mutex<Parked<DB>>,
+    writers: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Parked<DB: Backend> {
@@ -37,14 +46,24 @@ struct Parked<DB: Backend> {
 }
 
 impl<DB: Backend> Lane<DB> {
-    pub(crate) fn new(pool: &Pool<DB>) -> Arc<Self> {
+    pub(crate) fn new(pool: &Pool<DB>, writers: &Arc<tokio::sync::Mutex<()>>) -> Arc<Self> {
         Arc::new(Self {
             pool: pool.clone(),
+            writers: Arc::clone(writers),
             parked: Mutex::new(Parked {
                 connections: Vec::new(),
                 looked_after: false,
             }),
         })
+    }
+
+    /// Waits for one's turn to write, where that is needed.
+    pub(crate) async fn turn(&self) -> Option<Turn> {
+        if !DB::EMBEDDED {
+            return None;
+        }
+        let turn = Arc::clone(&self.writers).lock_owned();
+        timeout(TURN, turn).await.ok()
     }
 
     /// The one that was parked last.

@@ -34,7 +34,7 @@ impl<DB: Backend> OwnTransaction<DB> {
         lane: &Arc<Lane<DB>>,
         statement: SqlStr,
     ) -> Result<Self, OutboxError> {
-        let mut connection = OwnConnection::acquire(lane).await?;
+        let mut connection = OwnConnection::acquire_to_write(lane).await?;
         DB::TransactionManager::begin(&mut connection, Some(statement)).await?;
         Ok(Self {
             connection,

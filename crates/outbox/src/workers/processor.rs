@@ -105,8 +105,9 @@ struct Ahead {
     /// Of the first message.
     attempts: u32,
     messages: std::vec::IntoIter<StoredMessage>,
-    /// Before the read was sent, and until when a handler may work on what it brought.
-    asked: Instant,
+    /// When it came, or was last settled up to.
+    since: Instant,
+    /// Until when a handler may work on it: counted from before the lease was last renewed.
     deadline: Instant,
     /// Whether as many came as were asked for.
     full: bool,
@@ -359,16 +360,26 @@ impl<DB: Backend> Processor<DB> {
             && !held.careful;
         let until = ahead.deadline + self.queue.lease.headroom;
         self.desk().note().owed = Some(Owed { settlement, until });
-        if clean && ahead.asked.elapsed() < SETTLE_WITHIN {
-            let more = ahead.messages.len() > 0;
-            if more || !ahead.full {
-                self.ahead = Some(ahead).filter(|_| more);
-                return Ok(self.went_on(step.with_more(more)));
-            }
-            self.stride = (2 * self.read_limit().messages).min(READ_AHEAD);
-        } else {
-            self.stride = 1;
+        let quick = clean && ahead.since.elapsed() < SETTLE_WITHIN;
+        let more = ahead.messages.len() > 0;
+        if quick && (more || !ahead.full) {
+            self.ahead = Some(ahead).filter(|_| more);
+            return Ok(self.went_on(step.with_more(more)));
         }
+        if clean && more {
+            let Some(settled) = self.read_on(held.lease, ReadLimit::NOTHING).await? else {
+                return Ok(Step::Lost);
+            };
+            (ahead.since, ahead.deadline) = (settled.since, settled.deadline);
+            self.stride /= 2;
+            self.ahead = Some(ahead);
+            return Ok(self.went_on(step.with_more(true)));
+        }
+        self.stride = if quick {
+            (2 * self.read_limit().messages).min(READ_AHEAD)
+        } else {
+            1
+        };
         let limit = if failed {
             // A backoff follows.
             ReadLimit::NOTHING
@@ -384,12 +395,8 @@ impl<DB: Backend> Processor<DB> {
     }
 
     /// Settles what is owed, and reads on. `None`: the lease is lost.
-    async fn read_on(
-        &self,
-        lease: Lease,
-        limit: ReadLimit,
-    ) -> Result<Option<Ahead>, OutboxError> {
-        let (asked, deadline) = (Instant::now(), self.deadline());
+    async fn read_on(&self, lease: Lease, limit: ReadLimit) -> Result<Option<Ahead>, OutboxError> {
+        let deadline = self.deadline();
         let owed = self.desk().note().owed.take();
         let advance = match &owed {
             Some(owed) => self.settle(lease, owed, limit).await?,
@@ -407,7 +414,7 @@ impl<DB: Backend> Processor<DB> {
             attempts: head.attempts,
             full: head.messages.len() >= limit.messages as usize || bytes as u64 >= limit.bytes,
             messages: head.messages.into_iter(),
-            asked,
+            since: Instant::now(),
             deadline,
         }))
     }

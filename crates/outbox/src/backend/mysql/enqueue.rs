@@ -1,26 +1,27 @@
-//! The producer's two statements: the messages, and a marker for each. What holds them together is
-//! the caller's transaction, or one of ours on a connection that has none.
+//! The producer's two statements: the messages, and a marker for each. They travel together, as text in
+//! which every value is a number or hexadecimal: one round trip, and nothing to prepare for each batch
+//! size. What holds them together is the caller's transaction, or one of ours on a connection that has
+//! none.
 //!
 //! After an error the caller rolls back. One who commits all the same commits nothing that is
 //! delivered: a message without its marker is no message.
 
-use sqlx::mysql::{MySqlArguments, MySqlConnection};
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Connection as _, MySql};
+use std::fmt::Write as _;
 
-use super::{Statements, number_of};
+use futures_util::TryStreamExt as _;
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Connection as _};
+
+use super::{Statements, number_of, query};
 use crate::backend::{Addressed, Answer};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 
-/// The most messages of one statement: its placeholders are at most 65 535.
+/// The most messages of one statement.
 const MAX_ROWS: usize = 1000;
-/// The most bytes of payload of one statement, unless a single message has more: a packet is 16 MB
-/// at most, unless configured otherwise.
-const MAX_BYTES: usize = 4 << 20;
-/// Statements of up to so many rows stay prepared. Beyond, every other batch size would push one of
-/// the caller's own statements out of the connection's cache.
-const MAX_PREPARED_ROWS: usize = 8;
+/// The most bytes of one statement's messages, unless a single message has more: a packet is 16 MB at
+/// most, unless configured otherwise, and hexadecimal is twice as long.
+const MAX_BYTES: usize = 1 << 20;
 
 /// "There is no such savepoint."
 const NO_SAVEPOINT: u16 = 1305;
@@ -110,22 +111,99 @@ async fn write(
     connection: &mut MySqlConnection,
     chunk: &[Addressed<'_>],
 ) -> Answer<Vec<OutboxMessageId>> {
-    let mut insert = query_of_rows(&sql.enqueue, chunk.len());
-    for (partition_id, message) in chunk {
-        insert = insert
-            .bind(partition_id.0)
-            .bind(message.payload_type())
-            .bind(message.key())
-            .bind(message.encoded_headers())
-            .bind(message.payload());
-    }
-    let first = insert.execute(&mut *connection).await?.last_insert_id();
-    let mut mark = query_of_rows(&sql.mark, chunk.len());
-    for (place, (partition_id, _)) in (0_u64..).zip(chunk) {
-        mark = mark.bind(partition_id.0).bind(first).bind(place);
-    }
-    let last = mark.execute(connection).await?.last_insert_id();
+    let (first, last) = match chunk {
+        [(partition_id, message)] if message.payload().len() > MAX_BYTES => {
+            let insert = query!(sql.enqueue)
+                .bind(partition_id.0)
+                .bind(message.payload_type())
+                .bind(message.key())
+                .bind(message.encoded_headers())
+                .bind(message.payload());
+            let first = insert.execute(&mut *connection).await?.last_insert_id();
+            let mark = sqlx::raw_sql(AssertSqlSafe(mark(sql, chunk)));
+            (first, mark.execute(connection).await?.last_insert_id())
+        }
+        _ => {
+            let both = format!("{}; {}", insert(sql, chunk), mark(sql, chunk));
+            let mut results = sqlx::raw_sql(AssertSqlSafe(both)).execute_many(connection);
+            let mut ids = Vec::with_capacity(2);
+            while let Some(result) = results.try_next().await? {
+                ids.push(result.last_insert_id());
+            }
+            let [first, last] = ids[..] else {
+                return Err(sqlx::Error::RowNotFound.into());
+            };
+            (first, last)
+        }
+    };
     ids_between(first, last, chunk.len() as u64)
+}
+
+/// The statement that writes the messages: the one with placeholders, filled in. Never INSERT … SELECT:
+/// that takes the AUTO-INC lock, which other producers would wait for, and its ids may have holes.
+fn insert(sql: &Statements, chunk: &[Addressed<'_>]) -> String {
+    let (insert, row) = sql.enqueue.rsplit_once("VALUES").unwrap_or_default();
+    let bytes: usize = chunk.iter().map(|(_, one)| one.payload().len()).sum();
+    let mut text = String::with_capacity(insert.len() + 2 * bytes + 200 * chunk.len());
+    text.push_str(insert);
+    let mut separator = "VALUES";
+    for (partition_id, message) in chunk {
+        text.push_str(separator);
+        let mut parts = row.trim_end().split('?');
+        text.push_str(parts.next().unwrap_or_default());
+        let _ = write!(text, "{}", partition_id.0);
+        let headers = message.encoded_headers();
+        let values = [
+            ("_ascii ", Some(message.payload_type().as_bytes())),
+            ("_utf8mb4 ", message.key().map(str::as_bytes)),
+            ("_utf8mb4 ", headers.as_deref().map(str::as_bytes)),
+            ("", Some(message.payload())),
+        ];
+        for ((charset, value), part) in values.into_iter().zip(&mut parts) {
+            text.push_str(part);
+            push_value(&mut text, charset, value);
+        }
+        text.extend(parts);
+        separator = ",";
+    }
+    text
+}
+
+/// The statement that marks what the one before it has written. The ids of one INSERT … VALUES are the
+/// session's increment apart; the last of them comes back as this statement's insert id, and with it the
+/// increment.
+fn mark(sql: &Statements, chunk: &[Addressed<'_>]) -> String {
+    let mut text = sql.mark.trim_end().to_owned();
+    for (place, (partition_id, _)) in chunk.iter().enumerate() {
+        let separator = if place == 0 { " " } else { "," };
+        let id = format!("LAST_INSERT_ID() + {place} * @@SESSION.auto_increment_increment");
+        let _ = if place + 1 == chunk.len() {
+            // From here on it is another; all others have been read by now.
+            write!(
+                text,
+                "{separator}({}, LAST_INSERT_ID({id}))",
+                partition_id.0
+            )
+        } else {
+            write!(text, "{separator}({}, {id})", partition_id.0)
+        };
+    }
+    text
+}
+
+fn push_value(text: &mut String, charset: &str, value: Option<&[u8]>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let Some(value) = value else {
+        text.push_str("NULL");
+        return;
+    };
+    text.push_str(charset);
+    text.push_str("x'");
+    for byte in value {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text.push('\'');
 }
 
 /// So many ids, evenly spaced: what lies between two of them is the session's increment.
@@ -141,14 +219,6 @@ fn ids_between(first: u64, last: u64, count: u64) -> Answer<Vec<OutboxMessageId>
                 .map_err(|error| OutboxError::from(sqlx::Error::Decode(error.into())))
         })
         .collect()
-}
-
-/// A statement that ends in one row of VALUES, with that row repeated.
-fn query_of_rows<'q>(statement: &str, rows: usize) -> Query<'q, MySql, MySqlArguments> {
-    let (insert, row) = statement.rsplit_once("VALUES").unwrap_or((statement, ""));
-    let values = vec![row.trim(); rows].join(", ");
-    sqlx::query(AssertSqlSafe(format!("{insert}VALUES {values}")))
-        .persistent(rows <= MAX_PREPARED_ROWS)
 }
 
 #[cfg(test)]

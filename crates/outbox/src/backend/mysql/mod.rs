@@ -9,6 +9,7 @@
 
 mod dead_letters;
 mod enqueue;
+mod sequence;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,7 @@ statements!(
     has_schema,
     held,
     hold,
-    lock_partition,
+    lock_partitions,
     lock_schema,
     lock_vacuum,
     mark,
@@ -199,22 +200,17 @@ impl Backend for MySql {
         partitions: &[PartitionId],
         limit: u32,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
-        let mut sequenced = Vec::with_capacity(partitions.len());
-        for partition_id in partitions {
-            let mut tries = 1;
-            let answer = loop {
-                match sequence(store, *partition_id, limit).await {
-                    Err(OutboxError::Database(error))
-                        if tries < SEQUENCE_TRIES && is_deadlock(&error) =>
-                    {
-                        tries += 1;
-                    }
-                    answer => break answer?,
+        let mut tries = 1;
+        loop {
+            match sequence::sequence(store, partitions, limit).await {
+                Err(OutboxError::Database(error))
+                    if tries < SEQUENCE_TRIES && is_deadlock(&error) =>
+                {
+                    tries += 1;
                 }
-            };
-            sequenced.push((*partition_id, answer));
+                answer => return answer,
+            }
         }
-        Ok(sequenced)
     }
 
     async fn claim(
@@ -356,7 +352,10 @@ impl Backend for MySql {
             transaction.roll_back().await?;
             return Ok(Swept::default());
         };
-        let mut ids: Vec<i64> = runs.iter().flat_map(|(_, _, ids)| unpack(ids)).collect();
+        let mut ids: Vec<i64> = runs
+            .iter()
+            .flat_map(|(_, _, ids)| sequence::unpack(ids))
+            .collect();
         ids.sort_unstable();
         let messages = query!(sql.remove)
             .bind(json!(ids).to_string())
@@ -643,80 +642,6 @@ async fn registered(
 }
 
 /// One try at a step of sequencing, in a transaction of its own.
-async fn sequence(
-    store: &Store<MySql>,
-    partition_id: PartitionId,
-    limit: u32,
-) -> Answer<Sequenced> {
-    let sql = &store.sql;
-    let mut transaction = MySql::begin(store, None).await?;
-    let lock = query!(sql.lock_partition)
-        .bind(partition_id.0)
-        .fetch_optional(&mut *transaction)
-        .await?;
-    let Some(lock) = lock else {
-        transaction.roll_back().await?;
-        return Ok(Sequenced::Busy);
-    };
-    let ids: Vec<i64> = query!(sql.sequence)
-        .bind(partition_id.0)
-        .bind(limit)
-        .try_map(|row: MySqlRow| row.try_get(0))
-        .fetch_all(&mut *transaction)
-        .await?;
-    if ids.is_empty() {
-        transaction.roll_back().await?;
-        return Ok(Sequenced::Done {
-            count: 0,
-            more: false,
-        });
-    }
-    let markers: Vec<(i64, i64)> = ids.iter().map(|id| (partition_id.0, *id)).collect();
-    let taken = query!(sql.unmark)
-        .bind(json!(markers).to_string())
-        .execute(&mut *transaction)
-        .await?
-        .rows_affected();
-    if taken != ids.len() as u64 {
-        // Somebody removed markers without holding the partition. Nothing is written.
-        return Err(sqlx::Error::RowNotFound.into());
-    }
-    let last_seq: i64 = lock.try_get(0)?;
-    let count = i64::try_from(ids.len()).unwrap_or(i64::MAX);
-    let (width, packed) = pack(&ids);
-    query!(sql.write_run)
-        .bind(partition_id.0)
-        .bind(last_seq + 1)
-        .bind(last_seq + count)
-        .bind(width)
-        .bind(packed)
-        .execute(&mut *transaction)
-        .await?;
-    query!(sql.advance_partition)
-        .bind(last_seq + count)
-        .bind(partition_id.0)
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    let count = u32::try_from(count).unwrap_or(limit);
-    Ok(Sequenced::Done {
-        count,
-        more: count == limit,
-    })
-}
-
-/// The ids of a run as text in which all have the same width, comma included, so that a slice can be
-/// cut out by place.
-fn pack(ids: &[i64]) -> (u32, String) {
-    let digits = ids.iter().max().map_or(0, |id| id.to_string().len());
-    let packed = ids.iter().map(|id| format!("{id:>digits$},")).collect();
-    (u32::try_from(digits + 1).unwrap_or(u32::MAX), packed)
-}
-
-fn unpack(packed: &str) -> impl Iterator<Item = i64> {
-    packed.split(',').filter_map(|id| id.trim().parse().ok())
-}
-
 /// Settles or just renews; whether the lease is ours.
 async fn hold(
     sql: &Statements,
@@ -756,9 +681,7 @@ async fn read(
         .bind(limit.despite_pause)
         .fetch_all(connection)
         .await?;
-    let mut head = head!(&rows, lease);
-    head.messages.sort_unstable_by_key(|message| message.seq);
-    Ok(Advance::Held(head))
+    Ok(Advance::Held(head!(&rows, lease)))
 }
 
 /// In the order of their partitions, so that two who write several rows lock them in one order.
@@ -769,20 +692,4 @@ fn pairs_of(leases: &[Lease]) -> String {
         .collect();
     pairs.sort_unstable();
     json!(pairs).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slice_of_a_packed_run_is_the_inside_of_an_array() {
-        let ids = [7, 8, 10, 1234];
-        let (width, packed) = pack(&ids);
-        assert_eq!((width, &*packed), (5, "   7,   8,  10,1234,"));
-        assert_eq!(unpack(&packed).collect::<Vec<_>>(), ids);
-        let slice = &packed[width as usize..3 * width as usize - 1];
-        let inside: Vec<i64> = serde_json::from_str(&format!("[{slice}]")).unwrap();
-        assert_eq!(inside, [8, 10]);
-    }
 }

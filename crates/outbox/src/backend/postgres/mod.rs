@@ -12,10 +12,10 @@ use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 use super::decode::{head, partition_stats, process, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Burial, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    sealed,
+    Addressed, Advance, Answer, Backend, Burial, Claimed, Commit, Direction, Epoch, Incarnation,
+    Lease, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit,
+    Sequenced, Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix,
+    Takeover, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;

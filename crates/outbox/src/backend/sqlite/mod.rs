@@ -14,9 +14,10 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 use super::decode::{partition_stats, process, stored_message, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation, Lease,
-    OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced, Settlement, StatementSet as _,
-    Store, StoredMessage, Survey, Swept, TablePrefix, Takeover, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation,
+    Lease, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
+    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
+    sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -28,6 +29,12 @@ const NOW: &str = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS IN
 
 /// How often the file's version is looked at.
 const WATCH: Duration = Duration::from_millis(20);
+
+/// The most messages of one statement: it has room for 32 766 values.
+const MAX_ROWS: usize = 5000;
+/// Statements of up to so many rows stay prepared. Beyond, every other batch size would push one of the
+/// caller's own statements out of the connection's cache.
+const MAX_PREPARED_ROWS: usize = 8;
 
 statements!(
     announce,
@@ -141,35 +148,35 @@ impl Backend for Sqlite {
         connection: &mut SqliteConnection,
         messages: &[Addressed<'_>],
     ) -> Answer<Vec<OutboxMessageId>> {
-        let mut payloads = Vec::new();
-        let mut fields = Vec::with_capacity(messages.len());
-        for (partition_id, message) in messages {
-            fields.push(json!({
-                "partition_id": partition_id.0,
-                "type": message.payload_type(),
-                "key": message.key(),
-                "headers": message.encoded_headers(),
-                "offset": payloads.len(),
-                "length": message.payload().len(),
-            }));
-            payloads.extend_from_slice(message.payload());
+        if messages.len() <= MAX_ROWS {
+            return insert(sql, connection, messages).await;
         }
-        let ids = query!(sql.enqueue)
-            .bind(serde_json::Value::from(fields).to_string())
-            .bind(payloads)
-            .try_map(|row: SqliteRow| row.try_get(0).map(OutboxMessageId))
-            .fetch_all(connection)
-            .await?;
+        // All or nothing, as with one statement.
+        Self::execute(connection, "SAVEPOINT outbox_enqueue").await?;
+        let mut ids = Vec::with_capacity(messages.len());
+        for chunk in messages.chunks(MAX_ROWS) {
+            match insert(sql, connection, chunk).await {
+                Ok(written) => ids.extend(written),
+                Err(error) => {
+                    let undo = "ROLLBACK TO outbox_enqueue; RELEASE outbox_enqueue";
+                    Self::execute(connection, undo).await?;
+                    return Err(error);
+                }
+            }
+        }
+        Self::execute(connection, "RELEASE outbox_enqueue").await?;
         Ok(ids)
     }
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
             .try_map(|row: SqliteRow| survey!(row))
-            .fetch_all(&store.pool)
+            .fetch_all(&mut *own)
             .await?;
+        own.give_back();
         Ok(surveys)
     }
 
@@ -201,6 +208,7 @@ impl Backend for Sqlite {
         lease_millis: i64,
         takeover: Takeover,
     ) -> Answer<Option<Claimed>> {
+        let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         // All rows although there is one: only the end of the statement is its commit.
         let rows = query!(store.sql.claim)
             .bind(partition_id.0)
@@ -209,8 +217,9 @@ impl Backend for Sqlite {
             .bind(takeover.pulse().map(|pulse| pulse.epoch.0))
             .bind(takeover.pulse().map(|pulse| pulse.renewals))
             .bind(takeover == Takeover::Force)
-            .fetch_all(&store.pool)
+            .fetch_all(&mut *own)
             .await?;
+        own.give_back();
         let Some(row) = rows.first() else {
             return Ok(None);
         };
@@ -296,29 +305,35 @@ impl Backend for Sqlite {
     }
 
     async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
+        let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         let renewed = query!(store.sql.renew)
             .bind(pairs(leases))
             .try_map(|row: SqliteRow| row.try_get(0).map(PartitionId))
-            .fetch_all(&store.pool)
+            .fetch_all(&mut *own)
             .await?;
+        own.give_back();
         Ok(renewed)
     }
 
     async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+        let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         query!(store.sql.release)
             .bind(pairs(leases))
-            .execute(&store.pool)
+            .execute(&mut *own)
             .await?;
+        own.give_back();
         Ok(())
     }
 
     async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
+        let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         let swept = query!(store.sql.sweep)
             .bind(partition_id.0)
             .bind(limit)
-            .execute(&store.pool)
+            .execute(&mut *own)
             .await?
             .rows_affected();
+        own.give_back();
         Ok(Swept {
             messages: swept,
             more: swept == u64::from(limit),
@@ -349,20 +364,24 @@ impl Backend for Sqlite {
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
+        let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         query!(store.sql.depart)
             .bind(&incarnation.0)
-            .execute(&store.pool)
+            .execute(&mut *own)
             .await?;
+        own.give_back();
         Ok(())
     }
 
     async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
         let stats = query!(store.sql.stats)
             .bind(json!(ids).to_string())
             .try_map(|row: SqliteRow| partition_stats!(row))
-            .fetch_all(&store.pool)
+            .fetch_all(&mut *own)
             .await?;
+        own.give_back();
         Ok(stats)
     }
 
@@ -515,4 +534,30 @@ fn pairs(leases: &[Lease]) -> String {
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .collect();
     json!(pairs).to_string()
+}
+
+async fn insert(
+    sql: &Statements,
+    connection: &mut SqliteConnection,
+    messages: &[Addressed<'_>],
+) -> Answer<Vec<OutboxMessageId>> {
+    let (insert, row) = sql.enqueue.rsplit_once("VALUES").unwrap_or_default();
+    let (row, returning) = row.split_once("RETURNING").unwrap_or_default();
+    let rows = vec![row.trim(); messages.len()].join(", ");
+    let statement = format!("{insert}VALUES {rows} RETURNING{returning}");
+    let mut query =
+        sqlx::query(AssertSqlSafe(statement)).persistent(messages.len() <= MAX_PREPARED_ROWS);
+    for (partition_id, message) in messages {
+        query = query
+            .bind(partition_id.0)
+            .bind(message.payload_type())
+            .bind(message.key())
+            .bind(message.encoded_headers())
+            .bind(message.payload());
+    }
+    let ids = query
+        .try_map(|row: SqliteRow| row.try_get(0).map(OutboxMessageId))
+        .fetch_all(connection)
+        .await?;
+    Ok(ids)
 }

@@ -38,4 +38,3 @@ LEFT JOIN LATERAL (
     ) AS item
     LEFT JOIN LATERAL (SELECT * FROM {prefix}messages m WHERE m.id = item.id OFFSET 0) AS m ON TRUE
 ) AS next ON COALESCE(next.bytes_before, 0) < $7
-ORDER BY next.seq
