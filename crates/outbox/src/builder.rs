@@ -21,7 +21,7 @@ use crate::handler::{
 };
 use crate::outbox::Outbox;
 use crate::queue::{Partitions, QueueName};
-use crate::schedule::{LONGEST_BEAT, Schedule, Spacing};
+use crate::schedule::Schedule;
 use crate::tuning::{OutboxProfile, WorkerTuning};
 use crate::workers::{self, Staff};
 
@@ -411,14 +411,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
             .filter(|queue: &&Arc<Queue<DB>>| queue.handler.is_some())
             .flat_map(|queue| queue.partition_ids.iter().map(|id| (*id, Desk::default())))
             .collect();
-        let tuning = &profile.sequencer;
-        let spacing = Spacing {
-            beat: tuning.active_interval.min(LONGEST_BEAT),
-            first_rest: tuning.retry_base,
-            longest_rest: tuning.retry_max,
-        };
         let clock = Clock::default();
-        let schedule = Schedule::new(spacing, clock.now());
+        let schedule = Schedule::new((&profile.sequencer).into(), clock.now());
         Ok(Arc::new(Engine {
             store,
             queues,

@@ -14,10 +14,13 @@ use std::collections::{BTreeMap, HashMap};
 use tokio::time::{Duration, Instant};
 
 use crate::backend::PartitionId;
+use crate::tuning::WorkerTuning;
 
-/// The longest time between two steps of a partition while there is work: a batch is worth waiting for,
-/// but not for long.
-pub(crate) const LONGEST_BEAT: Duration = Duration::from_millis(20);
+/// How long a step may wait for each message that a batch has room for: a batch is worth waiting for,
+/// a larger one for longer, but not for
+const WORTH_WAITING: Duration = Duration::from_micros(20);
+/// longer than this.
+const LONGEST_BEAT: Duration = Duration::from_millis(40);
 
 #[derive(Debug)]
 enum State {
@@ -48,6 +51,17 @@ pub(crate) struct Spacing {
     pub(crate) first_rest: Duration,
     /// up to this.
     pub(crate) longest_rest: Duration,
+}
+
+impl From<&WorkerTuning> for Spacing {
+    fn from(tuning: &WorkerTuning) -> Self {
+        let worth = WORTH_WAITING.saturating_mul(tuning.batch_size);
+        Self {
+            beat: worth.min(tuning.active_interval).min(LONGEST_BEAT),
+            first_rest: tuning.retry_base,
+            longest_rest: tuning.retry_max,
+        }
+    }
 }
 
 /// The partitions that wait for a sequencer.
@@ -303,6 +317,14 @@ mod tests {
         schedule.done(A, Outcome::Failed, later);
         schedule.end_rests(later);
         assert_eq!(schedule.take(9, later), [A], "forgiven");
+    }
+
+    #[test]
+    fn the_beat_follows_the_tuning() {
+        let beat = |tuning: WorkerTuning| Spacing::from(&tuning).beat.as_millis();
+        assert_eq!(beat(WorkerTuning::sequencer_low_latency()), 1);
+        assert_eq!(beat(WorkerTuning::sequencer_default()), 20);
+        assert_eq!(beat(WorkerTuning::sequencer_high_throughput()), 40);
     }
 
     #[test]

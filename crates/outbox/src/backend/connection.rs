@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::Backend;
-use super::lane::{Lane, Turn};
+use super::lane::{Lane, Place, Turn};
 use crate::error::OutboxError;
 
 /// How long to wait for a connection before asking once more. While a server is away a pool tries less
@@ -44,15 +44,20 @@ pub(crate) struct OwnConnection<DB: Backend> {
     on_drop: OnDrop,
     /// To write, while it may.
     turn: Option<Turn>,
+    /// In the lane, while it is used.
+    place: Option<Place>,
 }
 
 impl<DB: Backend> OwnConnection<DB> {
     pub(crate) async fn acquire(lane: &Arc<Lane<DB>>) -> Result<Self, OutboxError> {
+        let place = lane.place().await;
         let connection = match lane.take() {
             Some(connection) => connection,
             None => acquire(&lane.pool).await?,
         };
-        Ok(Self::new(connection, lane))
+        let mut own = Self::new(connection, lane);
+        own.place = place;
+        Ok(own)
     }
 
     fn new(connection: PoolConnection<DB>, lane: &Arc<Lane<DB>>) -> Self {
@@ -61,6 +66,7 @@ impl<DB: Backend> OwnConnection<DB> {
             lane: Arc::clone(lane),
             on_drop: OnDrop::Close,
             turn: None,
+            place: None,
         }
     }
 
@@ -98,6 +104,11 @@ impl<DB: Backend> OwnConnection<DB> {
         DB::TransactionManager::commit(&mut self).await?;
         self.give_back();
         Ok(())
+    }
+
+    /// Leaves its place to others: it will be held for long.
+    pub(crate) fn leave_lane(&mut self) {
+        self.place = None;
     }
 
     /// The verb came to its end.

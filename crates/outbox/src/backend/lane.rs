@@ -12,7 +12,7 @@ use std::time::Duration;
 use sqlx::Pool;
 use sqlx::pool::PoolConnection;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::Backend;
@@ -28,6 +28,15 @@ const GOODBYE: Duration = Duration::from_secs(5);
 /// How long to wait for one's turn before asking the database itself, which has a limit of its own.
 const TURN: Duration = Duration::from_secs(1);
 
+/// How much of the pool a lane uses at once: more of them would only wait for each other in the server.
+const SHARE: usize = 4;
+/// How long to wait for a place in the lane before going on without: some may wait for answers that
+/// never come.
+const PLACE: Duration = Duration::from_millis(100);
+
+/// A place in the lane.
+pub(crate) type Place = OwnedSemaphorePermit;
+
 /// Whose turn it is to write, where only one can: they line up here, first come first served. A database
 /// would let them try again and again, with pauses in between, and the luckiest would be first.
 pub(crate) type Turn = OwnedMutexGuard<()>;
@@ -37,6 +46,7 @@ pub struct Lane<DB: Backend> {
     pub(crate) pool: Pool<DB>,
     parked: Mutex<Parked<DB>>,
     writers: Arc<tokio::sync::Mutex<()>>,
+    places: Arc<Semaphore>,
 }
 
 struct Parked<DB: Backend> {
@@ -47,14 +57,22 @@ struct Parked<DB: Backend> {
 
 impl<DB: Backend> Lane<DB> {
     pub(crate) fn new(pool: &Pool<DB>, writers: &Arc<tokio::sync::Mutex<()>>) -> Arc<Self> {
+        let places = pool.options().get_max_connections() as usize / SHARE;
         Arc::new(Self {
             pool: pool.clone(),
             writers: Arc::clone(writers),
+            places: Arc::new(Semaphore::new(places.max(2))),
             parked: Mutex::new(Parked {
                 connections: Vec::new(),
                 looked_after: false,
             }),
         })
+    }
+
+    /// Waits for a place.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        let place = Arc::clone(&self.places).acquire_owned();
+        timeout(PLACE, place).await.ok()?.ok()
     }
 
     /// Waits for one's turn to write, where that is needed.

@@ -49,6 +49,11 @@ impl<DB: Backend> OwnTransaction<DB> {
         self
     }
 
+    /// Others need not wait until it ends.
+    pub(crate) fn leave_lane(&mut self) {
+        self.connection.leave_lane();
+    }
+
     pub(crate) async fn commit(mut self) -> Result<(), OutboxError> {
         DB::TransactionManager::commit(&mut self.connection).await?;
         self.give_back().await;

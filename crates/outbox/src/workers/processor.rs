@@ -30,7 +30,7 @@ const MAX_BATCH_BYTES: u64 = 16 * 1024 * 1024;
 const DRAIN: Duration = Duration::from_millis(500);
 /// What a leased handler has acked is written down at most so long after. Until then it waits for more
 /// to be written with it, or for the next read.
-const SETTLE_WITHIN: Duration = Duration::from_millis(25);
+const SETTLE_WITHIN: Duration = Duration::from_millis(50);
 /// The most messages that are read at once for a handler that is quick enough to go through them in
 /// that time.
 const READ_AHEAD: u32 = 1000;
@@ -577,6 +577,7 @@ impl<DB: Backend> Processor<DB> {
         let orphan_millis = millis(self.queue.handler_budget() + self.queue.lease.headroom);
         let opened = self.heard(async {
             let mut transaction = DB::begin(&engine.store, Some(orphan_millis)).await?;
+            transaction.leave_lane();
             // Waiting for a connection, or for SQLite's one writer, is not the handler's time.
             let deadline = self.deadline();
             let head = DB::advance(sql, &mut transaction, lease, None, limit).await?;
