@@ -71,6 +71,8 @@ pub struct Store<DB: Backend> {
     pub workers: Arc<Lane<DB>>,
     /// For the producers' transactions, which may leave a session as they like.
     pub producers: Arc<Lane<DB>>,
+    /// What the verbs share.
+    pub shared: DB::Shared,
     /// The statements, with the table prefix filled in.
     pub sql: DB::Statements,
     /// What all table names begin with.
@@ -85,6 +87,7 @@ impl<DB: Backend> Store<DB> {
         Self {
             workers: Lane::new(&pool, &writers),
             producers: Lane::new(&pool, &writers),
+            shared: Default::default(),
             pool,
             sql: DB::Statements::new(prefix, time),
             prefix: prefix.clone(),
@@ -398,6 +401,10 @@ pub trait Backend: DeadLetterVerbs {
     /// The statements with the prefix filled in.
     #[doc(hidden)]
     type Statements: StatementSet;
+
+    /// What the verbs of a process share.
+    #[doc(hidden)]
+    type Shared: std::fmt::Debug + Default + Send + Sync;
 
     /// A connection of its own that hears other processes. `()` where the database cannot carry
     /// signals: there the scout's look is all there is.

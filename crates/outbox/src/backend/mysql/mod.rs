@@ -110,6 +110,7 @@ impl sealed::Sealed for MySql {}
 
 impl Backend for MySql {
     type Statements = Statements;
+    type Shared = ();
     type Listener = ();
     const CARRIES_SIGNALS: bool = false;
     const BEGIN: &'static str = "BEGIN";

@@ -79,6 +79,7 @@ impl sealed::Sealed for Postgres {}
 
 impl Backend for Postgres {
     type Statements = Statements;
+    type Shared = ();
     type Listener = PgListener;
     const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN";

@@ -3,6 +3,7 @@
 //! at once however long the busy timeout is.
 
 mod dead_letters;
+mod together;
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ const WATCH: Duration = Duration::from_millis(20);
 const MAX_ROWS: usize = 5000;
 /// Statements of up to so many rows stay prepared. Beyond, every other batch size would push one of the
 /// caller's own statements out of the connection's cache.
-const MAX_PREPARED_ROWS: usize = 8;
+const MAX_PREPARED_ROWS: usize = 100;
 
 statements!(
     announce,
@@ -75,6 +76,7 @@ impl sealed::Sealed for Sqlite {}
 
 impl Backend for Sqlite {
     type Statements = Statements;
+    type Shared = together::Together;
     type Listener = Watch;
     const CARRIES_SIGNALS: bool = true;
     const EMBEDDED: bool = true;
@@ -240,10 +242,7 @@ impl Backend for Sqlite {
         limit: ReadLimit,
         _: Commit,
     ) -> Answer<Advance> {
-        let mut transaction = Self::begin(store, None).await?;
-        let advance = Self::advance(&store.sql, &mut transaction, lease, settlement, limit).await?;
-        transaction.commit().await?;
-        Ok(advance)
+        together::advance(store, lease, settlement, limit).await
     }
 
     async fn advance(
@@ -542,9 +541,8 @@ async fn insert(
     messages: &[Addressed<'_>],
 ) -> Answer<Vec<OutboxMessageId>> {
     let (insert, row) = sql.enqueue.rsplit_once("VALUES").unwrap_or_default();
-    let (row, returning) = row.split_once("RETURNING").unwrap_or_default();
     let rows = vec![row.trim(); messages.len()].join(", ");
-    let statement = format!("{insert}VALUES {rows} RETURNING{returning}");
+    let statement = format!("{insert}VALUES {rows}");
     let mut query =
         sqlx::query(AssertSqlSafe(statement)).persistent(messages.len() <= MAX_PREPARED_ROWS);
     for (partition_id, message) in messages {
@@ -555,9 +553,8 @@ async fn insert(
             .bind(message.encoded_headers())
             .bind(message.payload());
     }
-    let ids = query
-        .try_map(|row: SqliteRow| row.try_get(0).map(OutboxMessageId))
-        .fetch_all(connection)
-        .await?;
-    Ok(ids)
+    let last = query.execute(connection).await?.last_insert_rowid();
+    // There is one writer, so the ids of a statement have no holes.
+    let first = last - i64::try_from(messages.len()).unwrap_or(i64::MAX) + 1;
+    Ok((first..=last).map(OutboxMessageId).collect())
 }
