@@ -15,7 +15,10 @@ use crate::sink::Sink;
 use crate::system::{Start, System};
 use crate::task::{Handler, Task};
 
+/// How often to say how far we are, and how often at most if nothing happens: a process that should be
+/// idle must not be kept busy by that.
 const PROGRESS_EVERY: Duration = Duration::from_millis(20);
+const NO_PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one task, given as JSON.
 pub async fn main<S: System>(task: &str) -> Result<()> {
@@ -49,7 +52,7 @@ pub async fn main<S: System>(task: &str) -> Result<()> {
         Arc::clone(&sink),
     ));
 
-    let mut tick = tokio::time::interval(PROGRESS_EVERY);
+    let (mut every, mut said) = (PROGRESS_EVERY, None);
     let mut production = None;
     loop {
         tokio::select! {
@@ -58,11 +61,19 @@ pub async fn main<S: System>(task: &str) -> Result<()> {
                 Some("stop") | None => break,
                 Some(other) => bail!("unknown command {other:?}"),
             },
-            _ = tick.tick() => say(&Event::Progress(Progress {
-                produced: produced.count.load(Relaxed),
-                handled: sink.handled(),
-                production_done: production.is_some(),
-            }))?,
+            () = tokio::time::sleep(every) => {
+                let progress = Progress {
+                    produced: produced.count.load(Relaxed),
+                    handled: sink.handled(),
+                    production_done: production.is_some(),
+                };
+                if said.replace(progress) == Some(progress) {
+                    every = (every * 2).min(NO_PROGRESS_EVERY);
+                } else {
+                    every = PROGRESS_EVERY;
+                    say(&Event::Progress(progress))?;
+                }
+            }
         }
     }
     produced.stop.store(true, Relaxed);

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 use super::{Room, Sample, Unit};
 use crate::fresh::Fresh;
 
-/// Start-up is over by then, and so is the first look at everything.
-const WARM_UP: Duration = Duration::from_secs(5);
+/// Start-up is over by then, and every connection of the server has reported what it did in it: one that
+/// has nothing to do takes 10 s for that.
+const WARM_UP: Duration = Duration::from_secs(12);
 const WATCHED: Duration = Duration::from_secs(20);
 /// The kernel counts processor time in hundredths of a second.
 const TICKS_PER_SECOND: f64 = 100.0;

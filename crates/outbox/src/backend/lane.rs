@@ -19,9 +19,9 @@ use super::Backend;
 use crate::engine::lock;
 
 /// How long a connection stays here at most.
-const MOMENT: Duration = Duration::from_millis(100);
+const MOMENT: Duration = Duration::from_secs(1);
 /// How often it is asked whether it can still be missed.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(20);
 /// How long a connection that goes back to the pool may take to answer the pool's question.
 const GOODBYE: Duration = Duration::from_secs(5);
 

@@ -3,6 +3,7 @@
 
 mod dead_letters;
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
@@ -17,6 +18,7 @@ use super::{
     Sequenced, Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix,
     Takeover, sealed,
 };
+use crate::engine::lock;
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
@@ -75,11 +77,21 @@ statements!(
     unsettled,
 );
 
+/// When nothing was found anywhere. Nothing can have come since if no transaction has ended since.
+#[derive(Debug, Default)]
+pub struct QuietSince(Mutex<Option<Quiet>>);
+
+#[derive(Debug, Clone)]
+struct Quiet {
+    partitions: Vec<PartitionId>,
+    snapshot: String,
+}
+
 impl sealed::Sealed for Postgres {}
 
 impl Backend for Postgres {
     type Statements = Statements;
-    type Shared = ();
+    type Shared = QuietSince;
     type Listener = PgListener;
     const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN";
@@ -205,13 +217,35 @@ impl Backend for Postgres {
     }
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+        let quiet = lock(&store.shared.0).clone();
+        let known = quiet
+            .as_ref()
+            .filter(|quiet| quiet.partitions == partitions);
         let mut session = Session::open(store).await?;
-        let surveys = query!(store.sql.survey)
+        let rows = query!(store.sql.survey)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
-            .try_map(|row: PgRow| survey!(row))
+            .bind(known.map(|quiet| &*quiet.snapshot))
             .fetch_all(session.connection())
             .await?;
         session.end().await?;
+        let found =
+            |row: &&PgRow| matches!(row.try_get::<Option<i64>, _>("partition_id"), Ok(Some(_)));
+        let read = |row: &PgRow| -> Answer<Survey> { survey!(row) };
+        let surveys = rows
+            .iter()
+            .filter(found)
+            .map(read)
+            .collect::<Answer<Vec<_>>>()?;
+        let snapshot = rows
+            .first()
+            .map(|row| row.try_get("snapshot"))
+            .transpose()?;
+        *lock(&store.shared.0) = snapshot
+            .filter(|_| surveys.is_empty())
+            .map(|snapshot| Quiet {
+                partitions: partitions.to_vec(),
+                snapshot,
+            });
         Ok(surveys)
     }
 

@@ -1,4 +1,7 @@
-SELECT * FROM (
+-- In a snapshot in which nothing was found before ($2) nothing can be found now.
+SELECT now.snapshot, partition.*
+FROM (SELECT pg_current_snapshot()::text AS snapshot) AS now
+LEFT JOIN LATERAL (
     SELECT p.partition_id,
            p.upto IS NOT NULL
            OR EXISTS (SELECT 1 FROM {prefix}messages m
@@ -11,6 +14,5 @@ SELECT * FROM (
     FROM {prefix}partitions p
     JOIN {prefix}processors c ON c.partition_id = p.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue
-    WHERE p.partition_id = ANY ($1)
-) AS partition
-WHERE unsequenced OR pending
+    WHERE p.partition_id = ANY ($1) AND now.snapshot IS DISTINCT FROM $2
+) AS partition ON unsequenced OR pending
