@@ -422,6 +422,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             max_payload: self.max_payload,
             sequencer,
             profile,
+            processors_limited: self.processors.is_some(),
             desks,
             schedule: Mutex::new(schedule),
             sequencer_bell: Arc::new(Notify::new()),

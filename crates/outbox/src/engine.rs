@@ -10,7 +10,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, Incarnation, Lease, PartitionId, Pulse, Settlement, Store};
+use crate::backend::{
+    Backend, Commit, Incarnation, Lease, PartitionId, Pulse, ReadLimit, Settlement, Store,
+};
 use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
 use crate::error::OutboxError;
@@ -139,6 +141,8 @@ pub(crate) struct Engine<DB: Backend> {
     pub(crate) max_payload: usize,
     pub(crate) sequencer: SequencerConfig,
     pub(crate) profile: OutboxProfile,
+    /// Whether only some processors may work at a time.
+    pub(crate) processors_limited: bool,
     /// One per partition with a handler here.
     pub(crate) desks: HashMap<PartitionId, Desk>,
     pub(crate) schedule: Mutex<Schedule>,
@@ -217,6 +221,16 @@ impl<DB: Backend> Engine<DB> {
         drop(settled);
         if idle {
             self.vacuum_bell.notify_one();
+        }
+    }
+
+    /// Writes down what was handled in a partition, for a processor that will not do it itself.
+    pub(crate) async fn settle_owed(&self, lease: Lease, owed: &Owed) -> Result<(), OutboxError> {
+        let (settlement, nothing) = (Some(&owed.settlement), ReadLimit::NOTHING);
+        let settle = || DB::advance_alone(&self.store, lease, settlement, nothing, Commit::Relaxed);
+        match settle().await {
+            Err(error) if error.is_retryable() => settle().await.map(drop),
+            settled => settled.map(drop),
         }
     }
 

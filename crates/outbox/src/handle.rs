@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use taskward::ShutdownReport;
 
-use crate::backend::{Backend, Commit, Lease, ReadLimit};
+use crate::backend::{Backend, Lease};
 use crate::engine::Desk;
 use crate::outbox::Outbox;
 use crate::patience::answer_within;
@@ -72,9 +72,11 @@ async fn give_back<DB: Backend>(outbox: &Outbox<DB>) {
     }
     let release = async {
         for (lease, owed) in &idle {
-            if let Some(owed) = owed {
-                let (owed, nothing) = (Some(&owed.settlement), ReadLimit::NOTHING);
-                DB::advance_alone(&engine.store, *lease, owed, nothing, Commit::Relaxed).await?;
+            if let Some(owed) = owed
+                && let Err(error) = engine.settle_owed(*lease, owed).await
+            {
+                let partition_id = lease.partition_id.0;
+                tracing::warn!(partition_id, %error, "what was handled last will be handled again");
             }
         }
         let leases: Vec<Lease> = idle.iter().map(|(lease, _)| *lease).collect();

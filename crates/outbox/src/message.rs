@@ -185,6 +185,18 @@ impl EnqueueMessage {
     }
 
     /// The headers as they are stored: a JSON object, or nothing.
+    /// About how many bytes it has altogether.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn size(&self) -> usize {
+        let headers: usize = self
+            .headers
+            .iter()
+            .map(|(k, v)| k.len() + v.len() + 8)
+            .sum();
+        let key = self.key().map_or(0, str::len);
+        self.payload().len() + self.payload_type().len() + key + headers
+    }
+
     pub(crate) fn encoded_headers(&self) -> Option<String> {
         let object: serde_json::Map<_, _> = self
             .headers

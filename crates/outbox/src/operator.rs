@@ -53,6 +53,7 @@ impl<DB: Backend> Outbox<DB> {
         reason: &str,
     ) -> Result<Option<OutboxMessageId>, OutboxError> {
         let partition_id = self.queue(queue)?.partition_id(partition)?;
+        self.settle_own(partition_id).await?;
         let lease = self.seize(queue, partition, partition_id).await?;
         let skipped = self.bury_head(lease, reason).await;
         let leases = [lease];
@@ -65,6 +66,20 @@ impl<DB: Backend> Outbox<DB> {
         self.engine.note_settled(partition_id);
         self.engine.note_sequenced(partition_id);
         skipped
+    }
+
+    /// What this process has handled and not written down yet is not the head any more.
+    async fn settle_own(&self, partition_id: PartitionId) -> Result<(), OutboxError> {
+        let owed = self.engine.desks.get(&partition_id).and_then(|desk| {
+            let note = desk.note();
+            note.lease.zip(note.owed.clone())
+        });
+        match owed {
+            Some((lease, owed)) => {
+                answer_within(SEIZE, self.engine.settle_owed(lease, &owed)).await
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes the lease from whoever holds it.

@@ -90,7 +90,7 @@ impl Schedule {
     }
 
     /// Announces work. Twice is once; while the partition is being sequenced it is remembered. Answers
-    /// whether a sequencer has to be told: it is the first that waits.
+    /// whether a sequencer has to be told: it is the first that waits, or nobody came for the first.
     pub(crate) fn mark(&mut self, partition_id: PartitionId, now: Instant) -> bool {
         match self.states.get_mut(&partition_id) {
             Some(State::Taken { marked_again }) => *marked_again = true,
@@ -99,7 +99,7 @@ impl Schedule {
                 let first = self.next_ready();
                 let ready = self.after_a_beat(partition_id, now);
                 self.wait(partition_id, ready);
-                return first.is_none_or(|first| ready < first);
+                return first.is_none_or(|first| ready < first || first <= now);
             }
         }
         false
@@ -117,8 +117,9 @@ impl Schedule {
         let beat = self.spacing.beat;
         match self.finished.get(&partition_id) {
             Some(finished) if now < *finished + beat => {
-                let beats = (now - self.began).as_nanos() / beat.as_nanos() + 1;
-                self.began + beat.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX))
+                let since = (now - self.began).as_nanos();
+                let rest = beat.as_nanos() - since % beat.as_nanos();
+                now + Duration::from_nanos(u64::try_from(rest).unwrap_or(0))
             }
             _ => now,
         }
@@ -341,7 +342,19 @@ mod tests {
         assert_eq!(schedule.take(9, at(3)), [B]);
         schedule.done(B, Outcome::Finished, at(4));
         assert!(!schedule.mark(B, at(5)), "somebody waits for that beat");
+        assert!(schedule.mark(C, at(11)), "nobody came for it");
         assert_eq!(schedule.take(9, at(9)), []);
-        assert_eq!(schedule.take(9, at(10)), [A, B]);
+        assert_eq!(schedule.take(9, at(11)), [A, B, C]);
+    }
+
+    #[test]
+    fn beats_go_on_for_years() {
+        let mut schedule = spaced(Duration::from_micros(20));
+        let later = schedule.began + Duration::from_secs(400 * 24 * 3600);
+        schedule.mark(A, later);
+        assert_eq!(schedule.take(9, later), [A]);
+        schedule.done(A, Outcome::Finished, later);
+        schedule.mark(A, later);
+        assert!(schedule.next_ready().unwrap() > later);
     }
 }

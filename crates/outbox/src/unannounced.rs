@@ -16,6 +16,9 @@ impl ConnectionId {
     }
 }
 
+/// How many producers are told from each other. Beyond, they are one.
+const MAX_PRODUCERS: usize = 1024;
+
 /// Who enqueued: a task of tokio's, or whoever runs outside of any.
 type Producer = Option<tokio::task::Id>;
 
@@ -54,7 +57,12 @@ impl Unannounced {
     /// Something may be committed that nobody will announce. Answers whether nobody is looking yet.
     pub(crate) fn look_for(&mut self, partitions: impl IntoIterator<Item = PartitionId>) -> bool {
         let first = self.elsewhere.is_empty();
-        let producer = tokio::task::try_id();
+        let own = tokio::task::try_id();
+        let producer = if self.elsewhere.len() < MAX_PRODUCERS {
+            own
+        } else {
+            None
+        };
         self.elsewhere
             .entry(producer)
             .or_default()

@@ -212,3 +212,52 @@ async fn a_database_in_memory_survives_a_handler_that_panics() {
         .unwrap();
     assert_eq!(effects, 1);
 }
+
+/// Those who line up to write hand the lock on in no time; one who only tries now and then must get it
+/// all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_who_does_not_line_up_is_not_starved() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let collector = Collector::new();
+        let handle = stage.deliver(ONE, &collector).await;
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let crowd: Vec<_> = (0..8)
+            .map(|_| {
+                let (outbox, stop) = (handle.outbox().clone(), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let outbox = &outbox;
+                    while !stop.load(Ordering::Relaxed) {
+                        outbox
+                            .transaction(async |transaction| {
+                                let message = text_message(0, "crowd");
+                                outbox.enqueue(transaction, "orders", message).await
+                            })
+                            .await
+                            .unwrap();
+                    }
+                })
+            })
+            .collect();
+        let outsider = stage.another_pool(1).await;
+        let mut waits = Vec::new();
+        for _ in 0..100 {
+            let since = std::time::Instant::now();
+            let mut transaction = outsider.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            let message = text_message(0, "outsider");
+            let enqueued = handle.outbox().enqueue(&mut transaction, "orders", message);
+            enqueued.await.unwrap();
+            transaction.commit().await.unwrap();
+            waits.push(since.elapsed());
+        }
+        stop.store(true, Ordering::Relaxed);
+        for producer in crowd {
+            producer.await.unwrap();
+        }
+        waits.sort_unstable();
+        println!("median {:?}, longest {:?}", waits[50], waits[99]);
+        assert!(waits[99] < Duration::from_secs(2), "{waits:?}");
+        handle.stop().await;
+    })
+    .await;
+}

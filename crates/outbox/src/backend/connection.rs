@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::Backend;
-use super::lane::{Lane, Place, Turn};
+use super::lane::{Hot, Lane, Place, Turn};
 use crate::error::OutboxError;
 
 /// How long to wait for a connection before asking once more. While a server is away a pool tries less
@@ -25,6 +25,9 @@ use crate::error::OutboxError;
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// How long a transaction that nobody ended may take to be rolled back.
 const ROLLBACK: Duration = Duration::from_secs(5);
+
+/// How long a connection that was used a moment ago may take to begin a transaction.
+const HOT: Duration = Duration::from_secs(5);
 
 /// What becomes of a connection that is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +42,7 @@ enum OnDrop {
 /// A connection that is closed when dropped, unless it was given back.
 pub(crate) struct OwnConnection<DB: Backend> {
     /// `None` while it is dropped.
-    connection: Option<PoolConnection<DB>>,
+    connection: Option<Hot<DB>>,
     lane: Arc<Lane<DB>>,
     on_drop: OnDrop,
     /// To write, while it may.
@@ -53,14 +56,14 @@ impl<DB: Backend> OwnConnection<DB> {
         let place = lane.place().await;
         let connection = match lane.take() {
             Some(connection) => connection,
-            None => acquire(&lane.pool).await?,
+            None => Hot::new(acquire(&lane.pool).await?),
         };
         let mut own = Self::new(connection, lane);
         own.place = place;
         Ok(own)
     }
 
-    fn new(connection: PoolConnection<DB>, lane: &Arc<Lane<DB>>) -> Self {
+    fn new(connection: Hot<DB>, lane: &Arc<Lane<DB>>) -> Self {
         Self {
             connection: Some(connection),
             lane: Arc::clone(lane),
@@ -79,14 +82,16 @@ impl<DB: Backend> OwnConnection<DB> {
 
     /// A connection inside a transaction, which ends with it.
     pub(crate) async fn begin(lane: &Arc<Lane<DB>>) -> Result<Self, OutboxError> {
-        // What was parked may have been closed meanwhile.
-        while let Some(parked) = lane.take() {
+        if let Some(parked) = lane.take() {
             let mut own = Self::new(parked, lane);
-            if own.begin_now().await.is_ok() {
-                return Ok(own);
+            match timeout(HOT, own.begin_now()).await {
+                Ok(Ok(())) => return Ok(own),
+                Ok(Err(error)) if DB::EMBEDDED => return Err(error.into()),
+                // It may have been closed meanwhile: another one, which the pool has looked at.
+                Ok(Err(_)) | Err(_) => {}
             }
         }
-        let mut own = Self::new(lane.pool.acquire().await?, lane);
+        let mut own = Self::new(Hot::new(lane.pool.acquire().await?), lane);
         own.begin_now().await?;
         Ok(own)
     }
@@ -146,13 +151,13 @@ impl<DB: Backend> Deref for OwnConnection<DB> {
     type Target = DB::Connection;
 
     fn deref(&self) -> &DB::Connection {
-        self.connection.as_deref().expect(HERE)
+        &self.connection.as_ref().expect(HERE).connection
     }
 }
 
 impl<DB: Backend> DerefMut for OwnConnection<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
-        self.connection.as_deref_mut().expect(HERE)
+        &mut self.connection.as_mut().expect(HERE).connection
     }
 }
 
@@ -161,26 +166,26 @@ const HERE: &str = "a connection until it is dropped";
 
 impl<DB: Backend> Drop for OwnConnection<DB> {
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take() else {
+        let Some(mut hot) = self.connection.take() else {
             return;
         };
         let Ok(runtime) = Handle::try_current() else {
             // Its runtime has gone, and everything that could be done with it.
-            std::mem::forget(connection);
+            std::mem::forget(hot);
             return;
         };
         match self.on_drop {
-            OnDrop::Keep => self.lane.park(connection, &runtime),
-            OnDrop::Close if !DB::EMBEDDED => connection.close_on_drop(),
+            OnDrop::Keep => self.lane.park(hot, &runtime),
+            OnDrop::Close if !DB::EMBEDDED => hot.connection.close_on_drop(),
             // No wire can have swallowed anything in an embedded database, and to close the only
             // connection of one in memory would be to lose it.
             OnDrop::Close | OnDrop::RollBack => {
                 let (lane, turn) = (Arc::clone(&self.lane), self.turn.take());
                 runtime.spawn(async move {
-                    let rollback = DB::TransactionManager::rollback(&mut connection);
+                    let rollback = DB::TransactionManager::rollback(&mut hot.connection);
                     match timeout(ROLLBACK, rollback).await {
-                        Ok(Ok(())) => lane.park(connection, &Handle::current()),
-                        Ok(Err(_)) | Err(_) => connection.close_on_drop(),
+                        Ok(Ok(())) => lane.park(hot, &Handle::current()),
+                        Ok(Err(_)) | Err(_) => hot.connection.close_on_drop(),
                     }
                     drop(turn);
                 });

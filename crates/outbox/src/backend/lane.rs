@@ -20,6 +20,8 @@ use crate::engine::lock;
 
 /// How long a connection stays here at most.
 const MOMENT: Duration = Duration::from_secs(1);
+/// How long it stays away from the pool, which knows how old it may get.
+const AWAY: Duration = Duration::from_secs(10);
 /// How often it is asked whether it can still be missed.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a connection that goes back to the pool may take to answer the pool's question.
@@ -49,8 +51,22 @@ pub struct Lane<DB: Backend> {
     places: Arc<Semaphore>,
 }
 
+/// A connection that goes from one to the next.
+pub(crate) struct Hot<DB: Backend> {
+    pub(crate) connection: PoolConnection<DB>,
+    /// When it came from the pool.
+    since: Instant,
+}
+
+impl<DB: Backend> Hot<DB> {
+    pub(crate) fn new(connection: PoolConnection<DB>) -> Self {
+        let since = Instant::now();
+        Self { connection, since }
+    }
+}
+
 struct Parked<DB: Backend> {
-    connections: Vec<(Instant, PoolConnection<DB>)>,
+    connections: Vec<(Instant, Hot<DB>)>,
     /// Somebody comes by to take them back to the pool.
     looked_after: bool,
 }
@@ -85,27 +101,28 @@ impl<DB: Backend> Lane<DB> {
     }
 
     /// The one that was parked last.
-    pub(crate) fn take(&self) -> Option<PoolConnection<DB>> {
-        let (_, connection) = lock(&self.parked).connections.pop()?;
-        Some(connection)
+    pub(crate) fn take(&self) -> Option<Hot<DB>> {
+        let (_, hot) = lock(&self.parked).connections.pop()?;
+        Some(hot)
     }
 
     /// Keeps a connection for the next one, if nobody can miss it.
-    pub(crate) fn park(self: &Arc<Self>, connection: PoolConnection<DB>, runtime: &Handle) {
+    pub(crate) fn park(self: &Arc<Self>, hot: Hot<DB>, runtime: &Handle) {
         let mut parked = lock(&self.parked);
-        if self.pool.is_closed() || parked.connections.len() >= self.pool.num_idle() {
+        let missed = parked.connections.len() >= self.pool.num_idle();
+        if missed || self.pool.is_closed() || hot.since.elapsed() >= AWAY {
             drop(parked);
-            give_back(connection, runtime);
+            give_back(hot, runtime);
             return;
         }
-        parked.connections.push((Instant::now(), connection));
+        parked.connections.push((Instant::now(), hot));
         if !std::mem::replace(&mut parked.looked_after, true) {
             runtime.spawn(look_after(Arc::clone(self)));
         }
     }
 
     /// Those that nobody wanted; `None` when none is left at all.
-    fn unwanted(&self) -> Option<Vec<PoolConnection<DB>>> {
+    fn unwanted(&self) -> Option<Vec<Hot<DB>>> {
         let mut parked = lock(&self.parked);
         let missed = parked.connections.len() > self.pool.num_idle();
         let unwanted = |since: &Instant| missed || since.elapsed() >= MOMENT;
@@ -126,16 +143,16 @@ async fn look_after<DB: Backend>(lane: Arc<Lane<DB>>) {
         let Some(unwanted) = lane.unwanted() else {
             return;
         };
-        for connection in unwanted {
-            give_back(connection, &Handle::current());
+        for hot in unwanted {
+            give_back(hot, &Handle::current());
         }
     }
 }
 
 /// Returns a connection to its pool.
-pub(crate) fn give_back<DB: Backend>(mut connection: PoolConnection<DB>, runtime: &Handle) {
+fn give_back<DB: Backend>(mut hot: Hot<DB>, runtime: &Handle) {
     runtime.spawn(async move {
-        let _ = timeout(GOODBYE, connection.return_to_pool()).await;
+        let _ = timeout(GOODBYE, hot.connection.return_to_pool()).await;
     });
 }
 
@@ -143,11 +160,11 @@ impl<DB: Backend> Drop for Lane<DB> {
     fn drop(&mut self) {
         let mut parked = lock(&self.parked);
         let connections = std::mem::take(&mut parked.connections);
-        for (_, connection) in connections {
+        for (_, hot) in connections {
             match Handle::try_current() {
-                Ok(runtime) => give_back(connection, &runtime),
+                Ok(runtime) => give_back(hot, &runtime),
                 // Its runtime has gone, and everything that could be done with it.
-                Err(_) => std::mem::forget(connection),
+                Err(_) => std::mem::forget(hot),
             }
         }
     }

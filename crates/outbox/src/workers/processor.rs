@@ -111,6 +111,8 @@ struct Ahead {
     deadline: Instant,
     /// Whether as many came as were asked for.
     full: bool,
+    /// Whether the partition was paused then.
+    paused: bool,
 }
 
 /// How one batch ended.
@@ -202,7 +204,10 @@ impl<DB: Backend> Processor<DB> {
     /// by now.
     async fn rest(&mut self) -> Result<(), OutboxError> {
         let ours = self.desk().note().ours;
-        if ours { Ok(()) } else { self.release().await }
+        match self.held {
+            Some(held) if ours => self.pay(held.lease).await,
+            _ => self.release().await,
+        }
     }
 
     pub(crate) async fn drain(
@@ -232,9 +237,7 @@ impl<DB: Backend> Processor<DB> {
                 return Ok(Directive::Idle(report));
             }
             self.note_handling(true);
-            let step = self.step(held).await;
-            self.note_handling(false);
-            match step? {
+            match self.step(held).await? {
                 Step::Nothing => {
                     self.rest().await?;
                     return Ok(Directive::Idle(report));
@@ -253,7 +256,8 @@ impl<DB: Backend> Processor<DB> {
                         return Ok(Directive::Sleep(backoff, report));
                     }
                     if !full && report.handler_result == HandlerResult::Success {
-                        if self.desk().note().owed.is_some() && !held.borrowed {
+                        let owes = self.desk().note().owed.is_some();
+                        if owes && !held.borrowed && !self.engine.processors_limited {
                             // What comes meanwhile is read along with the settlement.
                             return Ok(Directive::Sleep(SETTLE_WITHIN, report));
                         }
@@ -372,7 +376,7 @@ impl<DB: Backend> Processor<DB> {
             };
             (ahead.since, ahead.deadline) = (settled.since, settled.deadline);
             self.stride /= 2;
-            self.ahead = Some(ahead);
+            self.ahead = Some(ahead).filter(|_| !settled.paused);
             return Ok(self.went_on(step.with_more(true)));
         }
         self.stride = if quick {
@@ -412,6 +416,7 @@ impl<DB: Backend> Processor<DB> {
         Ok(Some(Ahead {
             cursor: head.cursor,
             attempts: head.attempts,
+            paused: head.paused,
             full: head.messages.len() >= limit.messages as usize || bytes as u64 >= limit.bytes,
             messages: head.messages.into_iter(),
             since: Instant::now(),
@@ -422,6 +427,7 @@ impl<DB: Backend> Processor<DB> {
     /// Settles what is owed at once.
     #[cfg(feature = "testing")]
     pub(crate) async fn pay_now(&self) -> Result<(), OutboxError> {
+        self.note_handling(false);
         match self.held {
             Some(held) => self.pay(held.lease).await,
             None => Ok(()),
@@ -453,20 +459,29 @@ impl<DB: Backend> Processor<DB> {
         if let Ok(answer) = tokio::time::timeout(SETTLE_WITHIN, handler.as_mut()).await {
             return Some(answer);
         }
+        // In a task of its own: a handler that keeps its thread must not keep a transaction open.
+        let (engine, owed) = (Arc::clone(&self.engine), self.desk().note().owed.take());
+        let payment = tokio::spawn(async move {
+            let (settlement, nothing) = (owed.map(|owed| owed.settlement), ReadLimit::NOTHING);
+            let (store, settlement) = (&engine.store, settlement.as_ref());
+            let pay = DB::advance_alone(store, lease, settlement, nothing, Commit::Relaxed);
+            answer_within(LONGEST, pay).await
+        });
         let payment = async {
-            match self.read_on(lease, ReadLimit::NOTHING).await {
-                Ok(Some(_)) => true,
-                Ok(None) => {
+            match payment.await {
+                Ok(Ok(Advance::Held(_))) => self.engine.note_settled(self.partition_id),
+                Ok(Ok(Advance::Lost)) => {
                     lost.cancel();
-                    false
+                    return false;
                 }
-                Err(error) => {
-                    // What comes after it settles it as well.
+                // What comes after it settles it as well.
+                Ok(Err(error)) => {
                     let partition_id = self.partition_id.0;
                     tracing::warn!(partition_id, %error, "settling has to wait for the handler");
-                    true
                 }
+                Err(_) => {}
             }
+            true
         };
         let (answer, held) = tokio::join!(handler, payment);
         held.then_some(answer)
@@ -557,6 +572,7 @@ impl<DB: Backend> Processor<DB> {
             return Ok(Some(Step::Lost));
         }
         if exhausted {
+            self.engine.note_settled(self.partition_id);
             return Ok(Some(Step::Settled {
                 messages: 1,
                 full: true,
@@ -696,7 +712,10 @@ impl<DB: Backend> Processor<DB> {
             .advance(held.lease, settled, nothing, Commit::Durable)
             .await?
         {
-            Advance::Held(_) => Ok(step),
+            Advance::Held(_) => {
+                self.engine.note_settled(self.partition_id);
+                Ok(step)
+            }
             Advance::Lost => Ok(Step::Lost),
         }
     }
@@ -909,6 +928,8 @@ impl<DB: Backend> WorkerAction for Processor<DB> {
             Ok(directive) if cancel.is_cancelled() => self.release().await.map(|()| directive),
             drained => drained,
         };
+        // Not before: whoever stops everything gives back what nobody is at work on.
+        self.note_handling(false);
         match drained {
             Ok(directive) => {
                 self.errors = 0;

@@ -83,6 +83,8 @@ impl<DB: Backend> Scout<DB> {
         let mut unannounced = lock(&self.engine.unannounced);
         self.probe = if unannounced.is_empty() {
             IDLE_PROBE
+        } else if self.probe == IDLE_PROBE {
+            FIRST_PROBE
         } else if self.probe >= LAST_PROBE {
             unannounced.give_up();
             LAST_PROBE

@@ -28,51 +28,44 @@ pub(crate) struct Sequencer<DB: Backend> {
     looked: Instant,
 }
 
-/// Partitions taken from the schedule, and how it went; they go back if the worker dies with them.
+/// Partitions taken from the schedule; they go back if the worker dies with them.
 struct Taken<DB: Backend> {
     engine: Arc<Engine<DB>>,
-    partitions: Vec<(PartitionId, Outcome)>,
+    partitions: Vec<PartitionId>,
+    /// How it went with those that are left.
+    outcome: Outcome,
 }
 
 impl<DB: Backend> Taken<DB> {
     fn new(engine: &Arc<Engine<DB>>, most: usize) -> Self {
-        let now = engine.clock.now();
         let mut schedule = lock(&engine.schedule);
-        let partitions = schedule.take(most, now);
-        let more = schedule.next_ready().is_some_and(|ready| ready <= now);
+        let partitions = schedule.take(most, engine.clock.now());
+        let more = schedule.next_ready().is_some();
         drop(schedule);
-        if more {
-            // Another worker may take the next ones meanwhile.
+        if more && !partitions.is_empty() {
+            // Another worker takes the next ones meanwhile, or waits for them.
             engine.sequencer_bell.notify_one();
         }
-        let failed = |partition_id| (partition_id, Outcome::Failed);
         Self {
             engine: Arc::clone(engine),
-            partitions: partitions.into_iter().map(failed).collect(),
+            partitions,
+            outcome: Outcome::Failed,
         }
     }
 
-    fn note(&mut self, partition_id: PartitionId, outcome: Outcome) {
-        for taken in &mut self.partitions {
-            if taken.0 == partition_id {
-                taken.1 = outcome;
-            }
-        }
+    /// Gives one back.
+    fn done(&mut self, partition_id: PartitionId, outcome: Outcome) {
+        self.partitions.retain(|taken| *taken != partition_id);
+        let now = self.engine.clock.now();
+        lock(&self.engine.schedule).done(partition_id, outcome, now);
     }
 }
 
 impl<DB: Backend> Drop for Taken<DB> {
     fn drop(&mut self) {
-        let now = self.engine.clock.now();
-        let mut failed = false;
-        let mut schedule = lock(&self.engine.schedule);
-        for (partition_id, outcome) in &self.partitions {
-            schedule.done(*partition_id, *outcome, now);
-            failed |= *outcome == Outcome::Failed;
-        }
-        drop(schedule);
-        if failed {
-            // Whoever died with them waits for no rest of theirs.
+        for partition_id in std::mem::take(&mut self.partitions) {
+            self.done(partition_id, self.outcome);
+            // Whoever died with it does not come for it again.
             self.engine.sequencer_bell.notify_one();
         }
     }
@@ -100,7 +93,7 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
         }
         let ready = lock(&self.engine.schedule).next_ready();
         let rest = ready.map(|ready| ready.saturating_duration_since(self.engine.clock.now()));
-        if rest == Some(Duration::ZERO) {
+        if rest == Some(Duration::ZERO) && left == 0 {
             // There is more: at our pace, which a new announcement cuts short.
             return Ok(Directive::Sleep(self.pace.step(), sequenced));
         }
@@ -124,43 +117,41 @@ impl<DB: Backend> Sequencer<DB> {
     }
 
     async fn sequence(&mut self, mut taken: Taken<DB>) -> u64 {
-        let engine = Arc::clone(&self.engine);
-        let ids = taken.partitions.iter().map(|(id, _)| *id);
-        let (mut rest, mut total) = (ids.collect::<Vec<_>>(), 0);
-        for _ in 0..engine.sequencer.max_inner_iterations {
-            let step = DB::sequence(&engine.store, &rest, engine.sequencer.batch_size);
+        let config = self.engine.sequencer;
+        let mut total = 0;
+        for _ in 0..config.max_inner_iterations {
+            taken.outcome = Outcome::Failed;
+            let step = DB::sequence(&self.engine.store, &taken.partitions, config.batch_size);
             let answers = match self.patience.hear(step).await {
                 Ok(answers) => answers,
                 Err(error) => {
-                    let partitions: Vec<_> = rest.iter().map(|id| id.0).collect();
+                    let partitions: Vec<_> = taken.partitions.iter().map(|id| id.0).collect();
                     tracing::warn!(?partitions, %error, "sequencing failed");
-                    for partition_id in rest {
-                        taken.note(partition_id, Outcome::Failed);
-                    }
-                    return total;
+                    break;
                 }
             };
             let step = self.note(&mut taken, &answers);
-            self.share = share(engine.sequencer.batch_size, step, rest.len());
+            self.share = share(config.batch_size, step, answers.len());
             total += step;
-            rest.retain(|id| taken.partitions.contains(&(*id, Outcome::More)));
-            if rest.is_empty() {
+            // What is left has more.
+            taken.outcome = Outcome::More;
+            if taken.partitions.is_empty() {
                 break;
             }
         }
         total
     }
 
-    /// Tells whoever should know, and counts.
+    /// Tells whoever should know, gives back what has no more, and counts.
     fn note(&self, taken: &mut Taken<DB>, answers: &[(PartitionId, Sequenced)]) -> u64 {
         let mut total = 0;
         for &(partition_id, sequenced) in answers {
-            let outcome = match sequenced {
-                Sequenced::Busy => Outcome::Busy(LOOK_AGAIN),
+            match sequenced {
+                Sequenced::Busy => taken.done(partition_id, Outcome::Busy(LOOK_AGAIN)),
                 Sequenced::ForeignIds => {
                     let error = OutboxError::foreign_ids(partition_id);
                     tracing::warn!(partition_id = partition_id.0, %error, "sequencing failed");
-                    Outcome::Failed
+                    taken.done(partition_id, Outcome::Failed);
                 }
                 Sequenced::Done { count, more } => {
                     total += u64::from(count);
@@ -170,14 +161,11 @@ impl<DB: Backend> Sequencer<DB> {
                         // Another process was faster: what it sequenced may be for us.
                         self.engine.ring(partition_id);
                     }
-                    if more {
-                        Outcome::More
-                    } else {
-                        Outcome::Finished
+                    if !more {
+                        taken.done(partition_id, Outcome::Finished);
                     }
                 }
-            };
-            taken.note(partition_id, outcome);
+            }
         }
         total
     }

@@ -7,6 +7,7 @@ pub(crate) mod bounds;
 pub(crate) mod crashes;
 pub(crate) mod delivery;
 mod dialect;
+pub(crate) mod haste;
 pub(crate) mod kit;
 pub(crate) mod load;
 pub(crate) mod meddling;
@@ -75,6 +76,13 @@ macro_rules! suite {
                 a_sql_error_in_a_handler_is_survived,
                 any_error_text_fits,
                 new_arrivals_do_not_cut_a_backoff_short,
+            ],
+            haste: [
+                what_was_acked_is_settled_although_the_next_one_is_slow,
+                a_stop_settles_what_was_handled,
+                every_connection_of_the_pool_can_still_be_had,
+                a_batch_with_large_headers_fits,
+                a_flush_wakes_for_its_own_task_only,
             ],
             kit: [
                 a_drain_delivers_what_is_due_and_nothing_else,

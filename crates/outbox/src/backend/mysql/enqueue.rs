@@ -100,7 +100,7 @@ async fn write_chunks(
 fn chunk_len(messages: &[Addressed<'_>]) -> usize {
     let mut bytes = 0_usize;
     let fit = messages.iter().take(MAX_ROWS).take_while(|(_, message)| {
-        bytes = bytes.saturating_add(message.payload().len());
+        bytes = bytes.saturating_add(message.size());
         bytes <= MAX_BYTES
     });
     fit.count().max(1)
@@ -112,7 +112,7 @@ async fn write(
     chunk: &[Addressed<'_>],
 ) -> Answer<Vec<OutboxMessageId>> {
     let (first, last) = match chunk {
-        [(partition_id, message)] if message.payload().len() > MAX_BYTES => {
+        [(partition_id, message)] if message.size() > MAX_BYTES => {
             let insert = query!(sql.enqueue)
                 .bind(partition_id.0)
                 .bind(message.payload_type())
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_statement_is_bounded_in_rows_and_bytes() {
         let of = |size: usize| EnqueueMessage::to(0, vec![0; size], "bytes");
-        let (small, large) = (of(10), of(MAX_BYTES / 2));
+        let (small, large) = (of(10), of(MAX_BYTES / 2 - 100));
         let addressed = |message, count| vec![(PartitionId(1), message); count];
         assert_eq!(chunk_len(&addressed(&small, 5)), 5);
         assert_eq!(chunk_len(&addressed(&small, MAX_ROWS + 1)), MAX_ROWS);

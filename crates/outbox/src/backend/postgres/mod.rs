@@ -32,8 +32,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// The most ids in a run: as many as fit into a page beside others without being packed, which would
 /// cost more than it saves.
 const LONGEST_RUN: i32 = 200;
-/// How many batches a step takes at most: what costs is to find what is new, not to take it.
-const BATCHES_AT_ONCE: i64 = 64;
+/// How many batches a step takes at most, of all its partitions together: what costs is to find what is
+/// new, not to take it.
+const BATCHES_AT_ONCE: usize = 64;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// How long a migration waits for a table that somebody uses, how often, and how long it lets others
@@ -255,7 +256,8 @@ impl Backend for Postgres {
         limit: u32,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
         let mut session = Session::open(store).await?;
-        let limit = i64::from(limit) * BATCHES_AT_ONCE;
+        let batches = BATCHES_AT_ONCE / partitions.len().max(1);
+        let limit = i64::from(limit) * i64::try_from(batches.max(1)).unwrap_or(1);
         let rows = query!(store.sql.sequence)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(limit)

@@ -153,21 +153,20 @@ impl Backend for Sqlite {
         if messages.len() <= MAX_ROWS {
             return insert(sql, connection, messages).await;
         }
-        // All or nothing, as with one statement.
-        Self::execute(connection, "SAVEPOINT outbox_enqueue").await?;
-        let mut ids = Vec::with_capacity(messages.len());
-        for chunk in messages.chunks(MAX_ROWS) {
-            match insert(sql, connection, chunk).await {
-                Ok(written) => ids.extend(written),
-                Err(error) => {
-                    let undo = "ROLLBACK TO outbox_enqueue; RELEASE outbox_enqueue";
-                    Self::execute(connection, undo).await?;
-                    return Err(error);
-                }
-            }
+        // All or nothing, as with one statement. One that was begun by hand cannot be begun again.
+        if let Ok(mut transaction) = connection.begin().await {
+            let ids = insert_all(sql, &mut transaction, messages).await?;
+            transaction.commit().await?;
+            return Ok(ids);
         }
-        Self::execute(connection, "RELEASE outbox_enqueue").await?;
-        Ok(ids)
+        Self::execute(connection, "SAVEPOINT outbox_enqueue").await?;
+        let ids = insert_all(sql, connection, messages).await;
+        let end = match &ids {
+            Ok(_) => "RELEASE outbox_enqueue",
+            Err(_) => "ROLLBACK TO outbox_enqueue; RELEASE outbox_enqueue",
+        };
+        Self::execute(connection, end).await?;
+        ids
     }
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
@@ -533,6 +532,18 @@ fn pairs(leases: &[Lease]) -> String {
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .collect();
     json!(pairs).to_string()
+}
+
+async fn insert_all(
+    sql: &Statements,
+    connection: &mut SqliteConnection,
+    messages: &[Addressed<'_>],
+) -> Answer<Vec<OutboxMessageId>> {
+    let mut ids = Vec::with_capacity(messages.len());
+    for chunk in messages.chunks(MAX_ROWS) {
+        ids.extend(insert(sql, connection, chunk).await?);
+    }
+    Ok(ids)
 }
 
 async fn insert(
