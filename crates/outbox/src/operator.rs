@@ -23,8 +23,8 @@ const SEIZE_AGAIN: Duration = Duration::from_millis(20);
 
 /// Pausing, skipping, and repair.
 impl<DB: Backend> Outbox<DB> {
-    /// Stops deliveries of a queue, or of one of its partitions, in every process, after the batch
-    /// in hand. Enqueuing goes on.
+    /// Stops deliveries of a queue, or of one of its partitions, in every process, after what has been
+    /// read: the batch in hand, and with a quick handler those of the next 50 ms. Enqueuing goes on.
     pub async fn pause(&self, queue: &str, partition: Option<u32>) -> Result<(), OutboxError> {
         self.set_paused(queue, partition, true).await
     }

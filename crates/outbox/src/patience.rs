@@ -49,6 +49,7 @@ impl Patience {
         &mut self,
         verb: impl Future<Output = Result<T, OutboxError>>,
     ) -> Result<T, OutboxError> {
+        let verb = Box::pin(verb);
         let answer = answer_in_contact(self.limit(), &mut self.contact, verb).await;
         self.timeouts = match answer {
             Err(OutboxError::NoAnswer { .. }) => self.timeouts.saturating_add(1),

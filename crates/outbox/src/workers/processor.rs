@@ -306,9 +306,11 @@ impl<DB: Backend> Processor<DB> {
         match &queue.handler {
             None => Ok(Step::Nothing),
             Some(Handler::Leased { handler, each }) => {
-                self.leased(handler.as_ref(), *each, held).await
+                Box::pin(self.leased(handler.as_ref(), *each, held)).await
             }
-            Some(Handler::Transactional(handler)) => self.transactional(handler, held).await,
+            Some(Handler::Transactional(handler)) => {
+                Box::pin(self.transactional(handler, held)).await
+            }
         }
     }
 
@@ -353,17 +355,27 @@ impl<DB: Backend> Processor<DB> {
             return Ok(Step::Lost);
         };
         let (settlement, step) = self.conclude(ahead.cursor, &messages, delivery, limit);
+        let all = settlement.cursor.0 == messages.last().map_or(0, |last| last.seq);
+        ahead.cursor = settlement.cursor;
+        let clean = all && settlement.dead_letters.is_empty() && !held.careful;
+        let until = ahead.deadline + self.queue.lease.headroom;
+        self.desk().note().owed = Some(Owed { settlement, until });
+        self.go_on(held.lease, ahead, clean, step).await
+    }
+
+    /// After a batch: what it settled waits for more of a quick handler, or is written down now; what was
+    /// read ahead is next, or what is read along with the settlement.
+    async fn go_on(
+        &mut self,
+        lease: Lease,
+        mut ahead: Ahead,
+        clean: bool,
+        step: Step,
+    ) -> Result<Step, OutboxError> {
         let Step::Settled { result, .. } = &step else {
             return Ok(step);
         };
-        ahead.cursor = settlement.cursor;
-        let failed = matches!(result, HandlerResult::Retry { .. });
-        let clean = *result == HandlerResult::Success
-            && settlement.dead_letters.is_empty()
-            && settlement.cursor.0 == messages.last().map_or(0, |last| last.seq)
-            && !held.careful;
-        let until = ahead.deadline + self.queue.lease.headroom;
-        self.desk().note().owed = Some(Owed { settlement, until });
+        let clean = clean && *result == HandlerResult::Success;
         let quick = clean && ahead.since.elapsed() < SETTLE_WITHIN;
         let more = ahead.messages.len() > 0;
         if quick && (more || !ahead.full) {
@@ -371,7 +383,7 @@ impl<DB: Backend> Processor<DB> {
             return Ok(self.went_on(step.with_more(more)));
         }
         if clean && more {
-            let Some(settled) = self.read_on(held.lease, ReadLimit::NOTHING).await? else {
+            let Some(settled) = self.read_on(lease, ReadLimit::NOTHING).await? else {
                 return Ok(Step::Lost);
             };
             (ahead.since, ahead.deadline) = (settled.since, settled.deadline);
@@ -384,13 +396,12 @@ impl<DB: Backend> Processor<DB> {
         } else {
             1
         };
-        let limit = if failed {
+        let limit = match result {
             // A backoff follows.
-            ReadLimit::NOTHING
-        } else {
-            self.read_limit()
+            HandlerResult::Retry { .. } => ReadLimit::NOTHING,
+            HandlerResult::Success | HandlerResult::Reject { .. } => self.read_limit(),
         };
-        let Some(next) = self.read_on(held.lease, limit).await? else {
+        let Some(next) = self.read_on(lease, limit).await? else {
             return Ok(Step::Lost);
         };
         let more = next.messages.len() > 0;
@@ -823,13 +834,15 @@ impl<DB: Backend> Processor<DB> {
 
     /// Waits for the database to answer for as long as a lease lasts, within reason: what comes later
     /// is of no use.
-    async fn heard<T>(
+    fn heard<T>(
         &self,
         verb: impl Future<Output = Result<T, OutboxError>>,
-    ) -> Result<T, OutboxError> {
+    ) -> impl Future<Output = Result<T, OutboxError>> {
         let limit = self.queue.lease.duration.clamp(FIRST, LONGEST);
         let mut contact = self.engine.contact.subscribe();
-        answer_in_contact(limit, &mut contact, verb).await
+        // A verb's future is large, and would be moved from one to the next on the stack.
+        let verb = Box::pin(verb);
+        async move { answer_in_contact(limit, &mut contact, verb).await }
     }
 
     /// The handler runs now: an attempt that was written down before is used up. Answers what tells it
