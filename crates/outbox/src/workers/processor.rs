@@ -224,9 +224,11 @@ impl<DB: Backend> Processor<DB> {
             return Ok(Directive::Sleep(rest, report));
         }
         self.resume_at = None;
+        self.take_up();
         loop {
             let held = match self.held {
                 Some(held) => held,
+                None if cancel.is_cancelled() => return Ok(Directive::Idle(report)),
                 None => match self.claim().await? {
                     Some(held) => held,
                     None => return Ok(Directive::Idle(report)),
@@ -272,6 +274,18 @@ impl<DB: Backend> Processor<DB> {
                 self.pay(held.lease).await?;
                 return Ok(Directive::Proceed(report));
             }
+        }
+    }
+
+    /// Begins to work under the lease, if nobody has given it back: a stop does so with what is idle, and
+    /// settles what is owed under it.
+    fn take_up(&mut self) {
+        let mut note = self.desk().note();
+        note.handling = true;
+        let given_back = note.lease.is_none();
+        drop(note);
+        if given_back {
+            self.hold(None);
         }
     }
 
@@ -472,11 +486,12 @@ impl<DB: Backend> Processor<DB> {
         }
         // In a task of its own: a handler that keeps its thread must not keep a transaction open.
         let (engine, owed) = (Arc::clone(&self.engine), self.desk().note().owed.take());
+        let (limit, mut contact) = (self.patience(), self.engine.contact.subscribe());
         let payment = tokio::spawn(async move {
             let (settlement, nothing) = (owed.map(|owed| owed.settlement), ReadLimit::NOTHING);
             let (store, settlement) = (&engine.store, settlement.as_ref());
             let pay = DB::advance_alone(store, lease, settlement, nothing, Commit::Relaxed);
-            answer_within(LONGEST, pay).await
+            answer_in_contact(limit, &mut contact, pay).await
         });
         let payment = async {
             match payment.await {
@@ -832,14 +847,18 @@ impl<DB: Backend> Processor<DB> {
         note.renew_until = renew_up_to.map(|longest| self.engine.clock.now() + longest);
     }
 
-    /// Waits for the database to answer for as long as a lease lasts, within reason: what comes later
-    /// is of no use.
+    /// How long to wait for an answer: as long as a lease lasts, within reason. What comes later is of no
+    /// use.
+    fn patience(&self) -> Duration {
+        self.queue.lease.duration.clamp(FIRST, LONGEST)
+    }
+
+    /// Waits for the database to answer.
     fn heard<T>(
         &self,
         verb: impl Future<Output = Result<T, OutboxError>>,
     ) -> impl Future<Output = Result<T, OutboxError>> {
-        let limit = self.queue.lease.duration.clamp(FIRST, LONGEST);
-        let mut contact = self.engine.contact.subscribe();
+        let (limit, mut contact) = (self.patience(), self.engine.contact.subscribe());
         // A verb's future is large, and would be moved from one to the next on the stack.
         let verb = Box::pin(verb);
         async move { answer_in_contact(limit, &mut contact, verb).await }

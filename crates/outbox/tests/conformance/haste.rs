@@ -58,7 +58,7 @@ pub(crate) async fn what_was_acked_is_settled_although_the_next_one_is_slow<DB: 
 }
 
 pub(crate) async fn a_stop_settles_what_was_handled<DB: Dialect>(stage: &Stage<DB>) {
-    for round in 1..=10 {
+    for round in 1..=30 {
         let collector = Collector::new();
         let handle = stage.deliver(ONE, &collector).await;
         let text = round.to_string();
