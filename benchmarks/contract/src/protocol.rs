@@ -25,6 +25,13 @@ pub struct Progress {
     pub production_done: bool,
 }
 
+impl Progress {
+    /// Whether all that was to be produced is handled, too.
+    pub fn all_arrived(&self) -> bool {
+        self.production_done && self.handled >= self.produced
+    }
+}
+
 /// How it went.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {

@@ -1,5 +1,7 @@
 //! What a process is asked to do.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// A database product.
@@ -41,6 +43,19 @@ pub struct Production {
     pub millis: Option<u64>,
     /// Messages per second of all producers together; as fast as possible if not given.
     pub rate: Option<f64>,
+}
+
+impl Production {
+    /// 8 producers, as fast as they can, for so long.
+    pub fn flat_out(per_transaction: u64, time: Duration) -> Self {
+        Self {
+            producers: 8,
+            per_transaction,
+            count: None,
+            millis: u64::try_from(time.as_millis()).ok(),
+            rate: None,
+        }
+    }
 }
 
 /// What a process is asked to do.

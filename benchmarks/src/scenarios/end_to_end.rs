@@ -2,7 +2,7 @@
 //! at work. What they ran ahead by does not count, but must arrive afterwards.
 
 use anyhow::Result;
-use bench_contract::{Handler, Production, Task};
+use bench_contract::{Handler, Production, Progress, Task};
 
 use super::enqueue::PLENTY;
 use super::{Room, Sample, Unit};
@@ -13,13 +13,7 @@ pub(crate) async fn run(room: &Room, name: &str) -> Result<Vec<Sample>> {
     let mut process = room
         .spawn(&Task {
             handler: Handler::Leased,
-            production: Some(Production {
-                producers: 8,
-                per_transaction: 1,
-                count: None,
-                millis: u64::try_from(time.as_millis()).ok(),
-                rate: None,
-            }),
+            production: Some(Production::flat_out(1, time)),
             capacity: PLENTY,
             ..task
         })
@@ -30,10 +24,9 @@ pub(crate) async fn run(room: &Room, name: &str) -> Result<Vec<Sample>> {
             progress.production_done
         })
         .await?;
-    let arrived = |progress: &bench_contract::Progress| {
-        progress.production_done && progress.handled >= progress.produced
-    };
-    process.wait(room.budget.patience, arrived).await?;
+    process
+        .wait(room.budget.patience, Progress::all_arrived)
+        .await?;
     let report = process.stop().await?;
     let seconds = report.production_nanos as f64 / 1e9;
     let rate = report.handled_during_production as f64 / seconds;

@@ -36,13 +36,7 @@ pub(crate) async fn measure(
     let time = room.budget.enqueue;
     let mut process = room
         .spawn(&Task {
-            production: Some(Production {
-                producers: 8,
-                per_transaction,
-                count: None,
-                millis: u64::try_from(time.as_millis()).ok(),
-                rate: None,
-            }),
+            production: Some(Production::flat_out(per_transaction, time)),
             capacity: PLENTY,
             ..task.clone()
         })

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use bench_contract::{Handler, Production, Task};
+use bench_contract::{Handler, Production, Progress, Task};
 use sqlx::{Connection as _, PgConnection};
 use tokio::time::Instant;
 
@@ -28,13 +28,7 @@ pub(crate) async fn run(room: &Room, name: &str) -> Result<Vec<Sample>> {
         let mut process = room
             .spawn(&Task {
                 handler: Handler::Leased,
-                production: Some(Production {
-                    producers: 8,
-                    per_transaction: 1,
-                    count: None,
-                    millis: u64::try_from(total.as_millis()).ok(),
-                    rate: None,
-                }),
+                production: Some(Production::flat_out(1, total)),
                 capacity: PLENTY,
                 ..task
             })
@@ -51,10 +45,9 @@ pub(crate) async fn run(room: &Room, name: &str) -> Result<Vec<Sample>> {
         rate(&mut process, held - window).await?;
         let after = rate(&mut process, window).await?;
         drop(forgotten);
-        let arrived = |progress: &bench_contract::Progress| {
-            progress.production_done && progress.handled >= progress.produced
-        };
-        process.wait(room.budget.patience, arrived).await?;
+        process
+            .wait(room.budget.patience, Progress::all_arrived)
+            .await?;
         let report = process.stop().await?;
         let row = format!("{name}_{kind}");
         let mut sample = Sample::new(row, after, Unit::MessagesPerSecond);

@@ -45,9 +45,7 @@ pub(crate) async fn in_process(room: &Room, name: &str) -> Result<Vec<Sample>> {
         let mut process = room.spawn(&task).await?;
         process.go().await?;
         let patience = WARM_UP + room.budget.latency + room.budget.patience;
-        let arrived =
-            |progress: &Progress| progress.production_done && progress.handled >= progress.produced;
-        process.wait(patience, arrived).await?;
+        process.wait(patience, Progress::all_arrived).await?;
         let report = process.stop().await?;
         samples.push(sample(room, format!("{name}{ending}"), &report, &report));
         fresh.remove().await?;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{
-    Backend, Commit, Incarnation, Lease, PartitionId, Pulse, ReadLimit, Settlement, Store,
+    Advance, Backend, Commit, Incarnation, Lease, PartitionId, Pulse, ReadLimit, Settlement, Store,
 };
 use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
@@ -225,12 +225,16 @@ impl<DB: Backend> Engine<DB> {
     }
 
     /// Writes down what was handled in a partition, for a processor that will not do it itself.
-    pub(crate) async fn settle_owed(&self, lease: Lease, owed: &Owed) -> Result<(), OutboxError> {
+    pub(crate) async fn settle_owed(
+        &self,
+        lease: Lease,
+        owed: &Owed,
+    ) -> Result<Advance, OutboxError> {
         let (settlement, nothing) = (Some(&owed.settlement), ReadLimit::NOTHING);
         let settle = || DB::advance_alone(&self.store, lease, settlement, nothing, Commit::Relaxed);
         match settle().await {
-            Err(error) if error.is_retryable() => settle().await.map(drop),
-            settled => settled.map(drop),
+            Err(error) if error.is_retryable() => settle().await,
+            settled => settled,
         }
     }
 

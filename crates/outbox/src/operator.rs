@@ -76,7 +76,8 @@ impl<DB: Backend> Outbox<DB> {
         });
         match owed {
             Some((lease, owed)) => {
-                answer_within(SEIZE, self.engine.settle_owed(lease, &owed)).await
+                let settled = self.engine.settle_owed(lease, &owed);
+                answer_within(SEIZE, settled).await.map(drop)
             }
             None => Ok(()),
         }

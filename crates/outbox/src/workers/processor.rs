@@ -1,6 +1,8 @@
 //! One partition's processor: takes the lease, reads, hands to the handler, settles, and decides when
 //! to go on. One per partition and process; the lease decides which of them works.
 
+mod leased;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +15,23 @@ use crate::backend::{
     Advance, Backend, Claimed, Commit, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Seq,
     Settlement, StoredMessage, Takeover,
 };
-use crate::engine::{ClaimPermit, Desk, Engine, Owed, Queue, millis};
+use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
 use crate::error::OutboxError;
-use crate::handler::{DynLeased, Handler, HandlerResult, Transactional};
+use crate::handler::{Handler, HandlerResult, Transactional};
 use crate::message::{OutboxMessage, decoded_headers, time_of};
 use crate::partition_mode::PartitionMode;
 use crate::patience::{FIRST, LONGEST, answer_in_contact, answer_within};
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
 use crate::pipeline::settle::settlement;
+use leased::{Ahead, SETTLE_WITHIN};
 
-/// The most messages a transactional batch has: PostgreSQL keeps 64 subtransactions in memory.
+/// The most messages that have a savepoint each in a transaction: PostgreSQL keeps 64 subtransactions in
+/// memory.
 const MAX_SAVEPOINTS: u32 = 60;
 /// The most bytes of payload in one batch.
 const MAX_BATCH_BYTES: u64 = 16 * 1024 * 1024;
 /// How long one execution goes on while there is more, before the pace applies.
 const DRAIN: Duration = Duration::from_millis(500);
-/// What a leased handler has acked is written down at most so long after. Until then it waits for more
-/// to be written with it, or for the next read.
-const SETTLE_WITHIN: Duration = Duration::from_millis(50);
-/// The most messages that are read at once for a handler that is quick enough to go through them in
-/// that time.
-const READ_AHEAD: u32 = 1000;
-/// How long a settlement that failed rests at most before it is tried again.
-const LONGEST_SETTLE_REST: Duration = Duration::from_millis(500);
 
 /// What a processor did in one execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,24 +91,6 @@ pub(crate) struct Processor<DB: Backend> {
     /// Database errors in a row, until when to rest after the last, and which contact it was in.
     errors: u32,
     error_rest: Option<(Instant, u64)>,
-}
-
-/// What was read along with the last settlement.
-#[derive(Debug)]
-struct Ahead {
-    /// Everything at or below this is handled.
-    cursor: Seq,
-    /// Of the first message.
-    attempts: u32,
-    messages: std::vec::IntoIter<StoredMessage>,
-    /// When it came, or was last settled up to.
-    since: Instant,
-    /// Until when a handler may work on it: counted from before the lease was last renewed.
-    deadline: Instant,
-    /// Whether as many came as were asked for.
-    full: bool,
-    /// Whether the partition was paused then.
-    paused: bool,
 }
 
 /// How one batch ended.
@@ -324,220 +302,6 @@ impl<DB: Backend> Processor<DB> {
             }
             Some(Handler::Transactional(handler)) => {
                 Box::pin(self.transactional(handler, held)).await
-            }
-        }
-    }
-
-    async fn leased(
-        &mut self,
-        handler: &dyn DynLeased,
-        each: bool,
-        held: Held,
-    ) -> Result<Step, OutboxError> {
-        let ahead = self.ahead.take().filter(|ahead| ahead.messages.len() > 0);
-        let mut ahead = match ahead {
-            Some(ahead) => ahead,
-            None => match self.read_on(held.lease, self.read_limit()).await? {
-                Some(ahead) => ahead,
-                None => return Ok(Step::Lost),
-            },
-        };
-        let limit = self.limit();
-        let (attempts, batch) = (std::mem::take(&mut ahead.attempts), limit.messages as usize);
-        let messages = self.messages(held, attempts, ahead.messages.by_ref().take(batch));
-        if messages.is_empty() {
-            return Ok(Step::Nothing);
-        }
-        if Instant::now() >= ahead.deadline {
-            // The read itself took so long, for a connection or a lock: nobody was tried, so nobody
-            // failed. The next read renews the lease.
-            let partition_id = self.partition_id.0;
-            tracing::warn!(
-                partition_id,
-                "reading took longer than the handler's budget"
-            );
-            self.mode = PartitionMode::cautious();
-            return Ok(Step::Settled {
-                messages: 0,
-                full: true,
-                result: HandlerResult::Success,
-            });
-        }
-        let lost = self.tried();
-        let handled = deliver::leased(handler, each, &messages, ahead.deadline, &lost);
-        let Some(delivery) = self.paying(held.lease, &lost, handled).await else {
-            return Ok(Step::Lost);
-        };
-        let (settlement, step) = self.conclude(ahead.cursor, &messages, delivery, limit);
-        let all = settlement.cursor.0 == messages.last().map_or(0, |last| last.seq);
-        ahead.cursor = settlement.cursor;
-        let clean = all && settlement.dead_letters.is_empty() && !held.careful;
-        let until = ahead.deadline + self.queue.lease.headroom;
-        self.desk().note().owed = Some(Owed { settlement, until });
-        self.go_on(held.lease, ahead, clean, step).await
-    }
-
-    /// After a batch: what it settled waits for more of a quick handler, or is written down now; what was
-    /// read ahead is next, or what is read along with the settlement.
-    async fn go_on(
-        &mut self,
-        lease: Lease,
-        mut ahead: Ahead,
-        clean: bool,
-        step: Step,
-    ) -> Result<Step, OutboxError> {
-        let Step::Settled { result, .. } = &step else {
-            return Ok(step);
-        };
-        let clean = clean && *result == HandlerResult::Success;
-        let quick = clean && ahead.since.elapsed() < SETTLE_WITHIN;
-        let more = ahead.messages.len() > 0;
-        if quick && (more || !ahead.full) {
-            self.ahead = Some(ahead).filter(|_| more);
-            return Ok(self.went_on(step.with_more(more)));
-        }
-        if clean && more {
-            let Some(settled) = self.read_on(lease, ReadLimit::NOTHING).await? else {
-                return Ok(Step::Lost);
-            };
-            (ahead.since, ahead.deadline) = (settled.since, settled.deadline);
-            self.stride /= 2;
-            self.ahead = Some(ahead).filter(|_| !settled.paused);
-            return Ok(self.went_on(step.with_more(true)));
-        }
-        self.stride = if quick {
-            (2 * self.read_limit().messages).min(READ_AHEAD)
-        } else {
-            1
-        };
-        let limit = match result {
-            // A backoff follows.
-            HandlerResult::Retry { .. } => ReadLimit::NOTHING,
-            HandlerResult::Success | HandlerResult::Reject { .. } => self.read_limit(),
-        };
-        let Some(next) = self.read_on(lease, limit).await? else {
-            return Ok(Step::Lost);
-        };
-        let more = next.messages.len() > 0;
-        self.ahead = Some(next).filter(|_| more);
-        Ok(self.went_on(step.with_more(more)))
-    }
-
-    /// Settles what is owed, and reads on. `None`: the lease is lost.
-    async fn read_on(&self, lease: Lease, limit: ReadLimit) -> Result<Option<Ahead>, OutboxError> {
-        let deadline = self.deadline();
-        let owed = self.desk().note().owed.take();
-        let advance = match &owed {
-            Some(owed) => self.settle(lease, owed, limit).await?,
-            None => self.advance(lease, None, limit, Commit::Relaxed).await?,
-        };
-        let Advance::Held(head) = advance else {
-            return Ok(None);
-        };
-        if owed.is_some() {
-            self.engine.note_settled(self.partition_id);
-        }
-        let bytes: usize = head.messages.iter().map(|one| one.payload.len()).sum();
-        Ok(Some(Ahead {
-            cursor: head.cursor,
-            attempts: head.attempts,
-            paused: head.paused,
-            full: head.messages.len() >= limit.messages as usize || bytes as u64 >= limit.bytes,
-            messages: head.messages.into_iter(),
-            since: Instant::now(),
-            deadline,
-        }))
-    }
-
-    /// Settles what is owed at once.
-    #[cfg(feature = "testing")]
-    pub(crate) async fn pay_now(&self) -> Result<(), OutboxError> {
-        self.note_handling(false);
-        match self.held {
-            Some(held) => self.pay(held.lease).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Settles what is owed.
-    async fn pay(&self, lease: Lease) -> Result<(), OutboxError> {
-        let owes = self.desk().note().owed.is_some();
-        if owes {
-            self.read_on(lease, ReadLimit::NOTHING).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits for a handler. What was owed before it began does not wait for it to end, if it takes
-    /// long. `None`: the lease is lost.
-    async fn paying<T>(
-        &self,
-        lease: Lease,
-        lost: &CancellationToken,
-        handler: impl Future<Output = T>,
-    ) -> Option<T> {
-        let mut handler = std::pin::pin!(handler);
-        let owes = self.desk().note().owed.is_some();
-        if !owes {
-            return Some(handler.await);
-        }
-        if let Ok(answer) = tokio::time::timeout(SETTLE_WITHIN, handler.as_mut()).await {
-            return Some(answer);
-        }
-        // In a task of its own: a handler that keeps its thread must not keep a transaction open.
-        let (engine, owed) = (Arc::clone(&self.engine), self.desk().note().owed.take());
-        let (limit, mut contact) = (self.patience(), self.engine.contact.subscribe());
-        let payment = tokio::spawn(async move {
-            let (settlement, nothing) = (owed.map(|owed| owed.settlement), ReadLimit::NOTHING);
-            let (store, settlement) = (&engine.store, settlement.as_ref());
-            let pay = DB::advance_alone(store, lease, settlement, nothing, Commit::Relaxed);
-            answer_in_contact(limit, &mut contact, pay).await
-        });
-        let payment = async {
-            match payment.await {
-                Ok(Ok(Advance::Held(_))) => self.engine.note_settled(self.partition_id),
-                Ok(Ok(Advance::Lost)) => {
-                    lost.cancel();
-                    return false;
-                }
-                // What comes after it settles it as well.
-                Ok(Err(error)) => {
-                    let partition_id = self.partition_id.0;
-                    tracing::warn!(partition_id, %error, "settling has to wait for the handler");
-                }
-                Err(_) => {}
-            }
-            true
-        };
-        let (answer, held) = tokio::join!(handler, payment);
-        held.then_some(answer)
-    }
-
-    /// Settles, and tries again while the lease lasts: what was handled should not be handled again
-    /// for a deadlock's or a lost connection's sake. A settlement that got through although its reply
-    /// was lost is settled twice, which changes nothing.
-    async fn settle(
-        &self,
-        lease: Lease,
-        owed: &Owed,
-        limit: ReadLimit,
-    ) -> Result<Advance, OutboxError> {
-        // Renewed meanwhile, it may last longer than it did at first.
-        let until = owed.until.max(Instant::now() + self.queue.lease.headroom);
-        let settlement = Some(&owed.settlement);
-        let mut rest = Duration::from_millis(5);
-        loop {
-            match self
-                .advance(lease, settlement, limit, Commit::Relaxed)
-                .await
-            {
-                Err(error) if error.is_retryable() && Instant::now() + rest < until => {
-                    let partition_id = self.partition_id.0;
-                    tracing::info!(partition_id, %error, "settling failed and is tried again");
-                    tokio::time::sleep(rest).await;
-                    rest = (rest * 2).min(LONGEST_SETTLE_REST);
-                }
-                result => return result,
             }
         }
     }
@@ -910,16 +674,6 @@ impl<DB: Backend> Processor<DB> {
             epoch: held.lease.epoch.0,
         };
         read.enumerate().map(message).collect()
-    }
-}
-
-impl Step {
-    /// The same, and whether there is more to do at once.
-    fn with_more(mut self, more: bool) -> Self {
-        if let Self::Settled { full, .. } = &mut self {
-            *full = more;
-        }
-        self
     }
 }
 

@@ -6,12 +6,13 @@
 //! After an error the caller rolls back. One who commits all the same commits nothing that is
 //! delivered: a message without its marker is no message.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
+use super::text::{Literal, fill};
 use super::{Statements, number_of, query};
 use crate::backend::{Addressed, Answer};
 use crate::error::OutboxError;
@@ -149,21 +150,15 @@ fn insert(sql: &Statements, chunk: &[Addressed<'_>]) -> String {
     let mut separator = "VALUES";
     for (partition_id, message) in chunk {
         text.push_str(separator);
-        let mut parts = row.trim_end().split('?');
-        text.push_str(parts.next().unwrap_or_default());
-        let _ = write!(text, "{}", partition_id.0);
         let headers = message.encoded_headers();
-        let values = [
-            ("_ascii ", Some(message.payload_type().as_bytes())),
-            ("_utf8mb4 ", message.key().map(str::as_bytes)),
-            ("_utf8mb4 ", headers.as_deref().map(str::as_bytes)),
-            ("", Some(message.payload())),
+        let values: [&dyn Display; 5] = [
+            &partition_id.0,
+            &Literal("_ascii ", Some(message.payload_type().as_bytes())),
+            &Literal("_utf8mb4 ", message.key().map(str::as_bytes)),
+            &Literal("_utf8mb4 ", headers.as_deref().map(str::as_bytes)),
+            &Literal("", Some(message.payload())),
         ];
-        for ((charset, value), part) in values.into_iter().zip(&mut parts) {
-            text.push_str(part);
-            push_value(&mut text, charset, value);
-        }
-        text.extend(parts);
+        fill(&mut text, row, &values);
         separator = ",";
     }
     text
@@ -189,21 +184,6 @@ fn mark(sql: &Statements, chunk: &[Addressed<'_>]) -> String {
         };
     }
     text
-}
-
-fn push_value(text: &mut String, charset: &str, value: Option<&[u8]>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let Some(value) = value else {
-        text.push_str("NULL");
-        return;
-    };
-    text.push_str(charset);
-    text.push_str("x'");
-    for byte in value {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text.push('\'');
 }
 
 /// So many ids, evenly spaced: what lies between two of them is the session's increment.

@@ -10,6 +10,7 @@
 mod dead_letters;
 mod enqueue;
 mod sequence;
+mod text;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,6 +8,7 @@ use serde_json::json;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, MySql, Row as _};
 
+use super::text::filled;
 use super::{Statements, query};
 use crate::backend::{Answer, Backend as _, PartitionId, Sequenced, Store};
 
@@ -126,18 +127,6 @@ async fn write(
     Ok(())
 }
 
-/// A statement with its placeholders filled in. Only for what cannot end a literal: numbers and lists
-/// of them.
-fn filled(statement: &str, values: &[&dyn std::fmt::Display]) -> String {
-    let mut parts = statement.trim_end().split('?');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for (value, part) in values.iter().zip(parts) {
-        text.push_str(&value.to_string());
-        text.push_str(part);
-    }
-    text
-}
-
 /// The ids of a run as text in which all have the same width, comma included, so that a slice can be
 /// cut out by place.
 fn pack(ids: &[i64]) -> (u32, String) {
@@ -163,13 +152,5 @@ mod tests {
         let slice = &packed[width as usize..3 * width as usize - 1];
         let inside: Vec<i64> = serde_json::from_str(&format!("[{slice}]")).unwrap();
         assert_eq!(inside, [8, 10]);
-    }
-
-    #[test]
-    fn placeholders_are_filled_in_order() {
-        assert_eq!(
-            filled("a = ? AND b = '?'\n", &[&1, &"2,3"]),
-            "a = 1 AND b = '2,3'"
-        );
     }
 }
