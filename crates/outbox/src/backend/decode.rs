@@ -76,53 +76,6 @@ macro_rules! stored_message {
 }
 pub(crate) use stored_message;
 
-/// Reads a [`Head`](super::Head) from the rows of a database that writes the order down in runs: one per
-/// message with its place, or one without. Leaves the function when there is no row, for then the lease
-/// is gone, or when a message is.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-macro_rules! head {
-    ($rows:expr, $lease:expr) => {{
-        let (rows, lease) = ($rows, $lease);
-        let Some(first) = rows.first() else {
-            return Ok(crate::backend::Advance::Lost);
-        };
-        let mut head = crate::backend::Head {
-            cursor: crate::backend::Seq(first.try_get("processed_seq")?),
-            attempts: u32::try_from(first.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
-            paused: first.try_get("paused")?,
-            session: first.try_get("session").map(Some)?,
-            messages: Vec::with_capacity(rows.len()),
-        };
-        // By number: looking up seven names takes longer than reading what they name.
-        for row in rows {
-            let Some(seq) = row.try_get(4)? else {
-                continue;
-            };
-            let Some(id) = row.try_get(5)? else {
-                return Err(crate::error::OutboxError::MissingMessage {
-                    partition_id: lease.partition_id.0,
-                    seq,
-                });
-            };
-            let message = crate::backend::StoredMessage {
-                id: crate::message::OutboxMessageId(id),
-                seq: crate::backend::Seq(seq),
-                created_at: crate::backend::Millis(row.try_get(6)?),
-                payload_type: row.try_get(7)?,
-                key: row.try_get(8)?,
-                headers: row.try_get(9)?,
-                payload: row.try_get(10)?,
-            };
-            head.messages.push(message);
-        }
-        // No statement sorts what it sends, payloads and all, a second time.
-        head.messages.sort_unstable_by_key(|message| message.seq);
-        head
-    }};
-}
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use head;
-
 /// Reads a message that is not settled, and its partition, from a row of any database. Its place is
 /// not known.
 macro_rules! unsettled_message {

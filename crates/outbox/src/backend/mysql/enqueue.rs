@@ -169,19 +169,16 @@ fn insert(sql: &Statements, chunk: &[Addressed<'_>]) -> String {
 /// increment.
 fn mark(sql: &Statements, chunk: &[Addressed<'_>]) -> String {
     let mut text = sql.mark.trim_end().to_owned();
-    for (place, (partition_id, _)) in chunk.iter().enumerate() {
+    for (place, (partition_id, message)) in chunk.iter().enumerate() {
         let separator = if place == 0 { " " } else { "," };
-        let id = format!("LAST_INSERT_ID() + {place} * @@SESSION.auto_increment_increment");
-        let _ = if place + 1 == chunk.len() {
+        let mut id = format!("LAST_INSERT_ID() + {place} * @@SESSION.auto_increment_increment");
+        if place + 1 == chunk.len() {
             // From here on it is another; all others have been read by now.
-            write!(
-                text,
-                "{separator}({}, LAST_INSERT_ID({id}))",
-                partition_id.0
-            )
-        } else {
-            write!(text, "{separator}({}, {id})", partition_id.0)
-        };
+            id = format!("LAST_INSERT_ID({id})");
+        }
+        let size = message.payload().len();
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}({}, {id}, {size})", partition_id.0);
     }
     text
 }

@@ -7,6 +7,7 @@
 //! want, so every write finds its rows by primary key. And a session's state belongs to the owner of
 //! the pool: isolation is set for one transaction at a time.
 
+mod advance;
 mod dead_letters;
 mod enqueue;
 mod sequence;
@@ -21,7 +22,7 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
-use super::decode::{head, partition_stats, queue_list, survey, unsettled_message};
+use super::decode::{partition_stats, queue_list, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
@@ -74,6 +75,7 @@ statements!(
     forget_process,
     free_dead_letters,
     has_schema,
+    head,
     held,
     hold,
     lock_partitions,
@@ -81,12 +83,12 @@ statements!(
     lock_vacuum,
     mark,
     mark_requeued,
+    messages,
     partition_ids,
     pause_partition,
     pause_queue,
     processes,
     queue_partitions,
-    read,
     register_partitions,
     register_processors,
     register_queue,
@@ -262,7 +264,7 @@ impl Backend for MySql {
         let sql = &store.sql;
         let buries = settlement.is_some_and(|settlement| !settlement.dead_letters.is_empty());
         if !buries {
-            // One write and one read, each checked against the epoch: no need to hold them together.
+            // A write and a look, each checked against the epoch: no need to hold them together.
             let mut connection = OwnConnection::acquire(&store.workers).await?;
             let advance = Self::advance(sql, &mut connection, lease, settlement, limit).await?;
             connection.give_back();
@@ -281,22 +283,7 @@ impl Backend for MySql {
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        if !hold(sql, connection, lease, settlement).await? {
-            return Ok(Advance::Lost);
-        }
-        for dead in settlement
-            .iter()
-            .flat_map(|settlement| &settlement.dead_letters)
-        {
-            query!(sql.bury)
-                .bind(dead.seq.0)
-                .bind(dead.attempts)
-                .bind(&dead.reason)
-                .bind(dead.id.0)
-                .execute(&mut *connection)
-                .await?;
-        }
-        read(sql, connection, lease, limit).await
+        advance::advance(sql, connection, lease, settlement, limit).await
     }
 
     async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
@@ -641,49 +628,6 @@ async fn registered(
         .fetch_all(connection)
         .await?;
     Ok(ids)
-}
-
-/// One try at a step of sequencing, in a transaction of its own.
-/// Settles or just renews; whether the lease is ours.
-async fn hold(
-    sql: &Statements,
-    connection: &mut MySqlConnection,
-    lease: Lease,
-    settlement: Option<&Settlement>,
-) -> Answer<bool> {
-    let query = match settlement {
-        Some(settlement) => query!(sql.settle)
-            .bind(settlement.cursor.0)
-            .bind(settlement.attempts)
-            .bind(settlement.last_error.as_deref())
-            .bind(lease.partition_id.0)
-            .bind(lease.epoch.0)
-            .bind(settlement.cursor.0),
-        None => query!(sql.hold)
-            .bind(lease.partition_id.0)
-            .bind(lease.epoch.0),
-    };
-    // A renewal is counted, so a row that was found was also changed.
-    Ok(query.execute(connection).await?.rows_affected() == 1)
-}
-
-async fn read(
-    sql: &Statements,
-    connection: &mut MySqlConnection,
-    lease: Lease,
-    limit: ReadLimit,
-) -> Answer<Advance> {
-    let rows = query!(sql.read)
-        .bind(lease.partition_id.0)
-        .bind(lease.epoch.0)
-        .bind(limit.messages)
-        .bind(lease.partition_id.0)
-        .bind(limit.messages)
-        .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
-        .bind(limit.despite_pause)
-        .fetch_all(connection)
-        .await?;
-    Ok(Advance::Held(head!(&rows, lease)))
 }
 
 /// In the order of their partitions, so that two who write several rows lock them in one order.

@@ -1,15 +1,16 @@
-//! The sequencer's statements. Those that write are text in which every value is a number, so that many
-//! partitions are one round trip.
+//! The sequencer's statements: text in which every value is a number, so that many partitions are one
+//! round trip to look and one to write.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use futures_util::TryStreamExt as _;
 use serde_json::json;
-use sqlx::mysql::{MySqlConnection, MySqlRow};
-use sqlx::{AssertSqlSafe, MySql, Row as _};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Either, MySql, Row as _};
 
+use super::Statements;
 use super::text::filled;
-use super::{Statements, query};
 use crate::backend::{Answer, Backend as _, PartitionId, Sequenced, Store};
 
 /// A partition that is locked, and what it has that is new.
@@ -17,6 +18,8 @@ use crate::backend::{Answer, Backend as _, PartitionId, Sequenced, Store};
 struct Locked {
     last_seq: i64,
     ids: Vec<i64>,
+    /// Their payloads' sizes.
+    sizes: Vec<i64>,
 }
 
 pub(super) async fn sequence(
@@ -26,8 +29,7 @@ pub(super) async fn sequence(
 ) -> Answer<Vec<(PartitionId, Sequenced)>> {
     let sql = &store.sql;
     let mut transaction = MySql::begin(store, None).await?;
-    let mut locked = lock(sql, &mut transaction, partitions).await?;
-    look(sql, &mut transaction, &mut locked, limit).await?;
+    let locked = look(sql, &mut transaction, partitions, limit).await?;
     if locked.values().all(|one| one.ids.is_empty()) {
         transaction.roll_back().await?;
     } else {
@@ -47,51 +49,51 @@ pub(super) async fn sequence(
     Ok(partitions.iter().map(answer).collect())
 }
 
-async fn lock(
-    sql: &Statements,
-    connection: &mut MySqlConnection,
-    partitions: &[PartitionId],
-) -> Answer<BTreeMap<i64, Locked>> {
-    let mut wanted: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-    wanted.sort_unstable();
-    let rows: Vec<(i64, i64)> = query!(sql.lock_partitions)
-        .bind(json!(wanted).to_string())
-        .try_map(|row: MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?)))
-        .fetch_all(connection)
-        .await?;
-    let locked = |(partition_id, last_seq)| {
-        let ids = Vec::new();
-        (partition_id, Locked { last_seq, ids })
-    };
-    Ok(rows.into_iter().map(locked).collect())
-}
-
-/// Finds what is new. One snapshot, no locks: what had committed when this statement began, and nothing
-/// that commits while it runs. A locking read could find the second message of a transaction and not
-/// the first.
+/// Locks the partitions and finds what is new in them. One snapshot, no locks on what is found: what had
+/// committed when the second statement began, and nothing that commits while it runs. A locking read
+/// could find the second message of a transaction and not the first.
 async fn look(
     sql: &Statements,
     connection: &mut MySqlConnection,
-    locked: &mut BTreeMap<i64, Locked>,
+    partitions: &[PartitionId],
     limit: u32,
-) -> Answer<()> {
-    if locked.is_empty() {
-        return Ok(());
-    }
-    let each: Vec<String> = locked
-        .keys()
+) -> Answer<BTreeMap<i64, Locked>> {
+    let mut wanted: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+    wanted.sort_unstable();
+    let each: Vec<String> = wanted
+        .iter()
         .map(|id| format!("({})", filled(&sql.sequence, &[id, &limit])))
         .collect();
-    let all = sqlx::raw_sql(AssertSqlSafe(each.join(" UNION ALL ")));
-    for row in all.fetch_all(connection).await? {
-        if let Some(locked) = locked.get_mut(&row.try_get(0)?) {
-            locked.ids.push(row.try_get(1)?);
+    let lock = filled(&sql.lock_partitions, &[&json!(wanted)]);
+    let both = format!("{lock};\n{}", each.join(" UNION ALL "));
+    let mut results = sqlx::raw_sql(AssertSqlSafe(both)).fetch_many(connection);
+    let mut locked: BTreeMap<i64, Locked> = BTreeMap::new();
+    let mut found = Vec::new();
+    let mut statements = 0;
+    while let Some(result) = results.try_next().await? {
+        match result {
+            Either::Left(_) => statements += 1,
+            Either::Right(row) if statements == 0 => {
+                let last_seq = row.try_get(1)?;
+                let one = Locked {
+                    last_seq,
+                    ..Locked::default()
+                };
+                locked.insert(row.try_get(0)?, one);
+            }
+            Either::Right(row) => found.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)),
         }
     }
-    for locked in locked.values_mut() {
-        locked.ids.sort_unstable();
+    // In order, wherever the server began.
+    found.sort_unstable();
+    for (partition_id, id, size) in found {
+        // Those that somebody else has were looked at in vain.
+        if let Some(locked) = locked.get_mut(&partition_id) {
+            locked.ids.push(id);
+            locked.sizes.push(size);
+        }
     }
-    Ok(())
+    Ok(locked)
 }
 
 /// Removes the markers, writes the runs, moves the partitions on.
@@ -108,10 +110,10 @@ async fn write(
     let mut statements = vec![filled(&sql.unmark, &[&json!(markers)])];
     for (partition_id, locked) in found() {
         let last_seq = locked.last_seq + i64::try_from(locked.ids.len()).unwrap_or(i64::MAX);
-        let (width, packed) = pack(&locked.ids);
+        let width = width(locked.ids.iter().chain(&locked.sizes));
+        let (ids, sizes) = (pack(&locked.ids, width), pack(&locked.sizes, width));
         let first_seq = locked.last_seq + 1;
-        let run: [&dyn std::fmt::Display; 5] =
-            [partition_id, &first_seq, &last_seq, &width, &packed];
+        let run: [&dyn Display; 6] = [partition_id, &first_seq, &last_seq, &width, &ids, &sizes];
         statements.push(filled(&sql.write_run, &run));
         statements.push(filled(&sql.advance_partition, &[&last_seq, partition_id]));
     }
@@ -127,16 +129,23 @@ async fn write(
     Ok(())
 }
 
-/// The ids of a run as text in which all have the same width, comma included, so that a slice can be
-/// cut out by place.
-fn pack(ids: &[i64]) -> (u32, String) {
-    let digits = ids.iter().max().map_or(0, |id| id.to_string().len());
-    let packed = ids.iter().map(|id| format!("{id:>digits$},")).collect();
-    (u32::try_from(digits + 1).unwrap_or(u32::MAX), packed)
+/// How many characters the longest of these numbers and a comma need.
+fn width<'a>(numbers: impl Iterator<Item = &'a i64>) -> usize {
+    numbers.max().map_or(0, |longest| longest.to_string().len()) + 1
+}
+
+/// Numbers as text in which all have the same width, comma included, so that a slice can be cut out by
+/// place.
+fn pack(numbers: &[i64], width: usize) -> String {
+    let digits = width - 1;
+    let packed = numbers.iter().map(|number| format!("{number:>digits$},"));
+    packed.collect()
 }
 
 pub(super) fn unpack(packed: &str) -> impl Iterator<Item = i64> {
-    packed.split(',').filter_map(|id| id.trim().parse().ok())
+    packed
+        .split(',')
+        .filter_map(|number| number.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -144,13 +153,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_of_a_packed_run_is_the_inside_of_an_array() {
+    fn a_slice_of_a_packed_run_is_cut_out_by_place() {
         let ids = [7, 8, 10, 1234];
-        let (width, packed) = pack(&ids);
+        let width = width(ids.iter());
+        let packed = pack(&ids, width);
         assert_eq!((width, &*packed), (5, "   7,   8,  10,1234,"));
         assert_eq!(unpack(&packed).collect::<Vec<_>>(), ids);
-        let slice = &packed[width as usize..3 * width as usize - 1];
-        let inside: Vec<i64> = serde_json::from_str(&format!("[{slice}]")).unwrap();
-        assert_eq!(inside, [8, 10]);
+        let slice = &packed[width..3 * width];
+        assert_eq!(unpack(slice).collect::<Vec<_>>(), [8, 10]);
+        assert_eq!(unpack("").count(), 0);
     }
 }

@@ -17,8 +17,7 @@ CREATE TABLE IF NOT EXISTS {prefix}partitions (
     UNIQUE KEY (queue, `partition`)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Written once by the producer, deleted once by the vacuum, never updated. `size` is stored so that
--- a read that is cut by bytes does not fetch the payloads it leaves out.
+-- Written once by the producer, deleted once by the vacuum, never updated.
 CREATE TABLE IF NOT EXISTS {prefix}messages (
     id BIGINT NOT NULL AUTO_INCREMENT,
     partition_id BIGINT NOT NULL,
@@ -27,25 +26,28 @@ CREATE TABLE IF NOT EXISTS {prefix}messages (
     `key` VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     headers MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     payload LONGBLOB NOT NULL,
-    size BIGINT AS (OCTET_LENGTH(payload)) STORED,
     PRIMARY KEY (id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- A marker per message that has no number yet: written with the message, deleted by the sequencer.
+-- `size` is its payload's, in bytes.
 CREATE TABLE IF NOT EXISTS {prefix}incoming (
     partition_id BIGINT NOT NULL,
     id BIGINT NOT NULL,
+    size BIGINT NOT NULL,
     PRIMARY KEY (partition_id, id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- The order: numbers first_seq to last_seq are these messages. `ids` has `width` characters for each
--- of them, the last of which is a comma: a slice of it is the inside of a JSON array.
+-- The order: numbers first_seq to last_seq are these messages, and their sizes, so that whoever reads
+-- knows how many payloads to ask for. `ids` and `sizes` have `width` characters for each message, the
+-- last of which is a comma: a slice can be cut out by place.
 CREATE TABLE IF NOT EXISTS {prefix}runs (
     partition_id BIGINT NOT NULL,
     first_seq BIGINT NOT NULL,
     last_seq BIGINT NOT NULL,
     width INT NOT NULL,
     ids LONGTEXT CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    sizes LONGTEXT CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     PRIMARY KEY (partition_id, first_seq)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 

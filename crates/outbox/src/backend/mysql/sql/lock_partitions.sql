@@ -3,7 +3,7 @@
 SELECT p.partition_id, p.last_seq
 FROM (
     SELECT DISTINCT wanted.partition_id
-    FROM JSON_TABLE(?, '$[*]' COLUMNS (partition_id BIGINT PATH '$')) AS wanted
+    FROM JSON_TABLE('?', '$[*]' COLUMNS (partition_id BIGINT PATH '$')) AS wanted
 ) AS wanted
 STRAIGHT_JOIN {prefix}partitions p FORCE INDEX (PRIMARY) ON p.partition_id = wanted.partition_id
 FOR UPDATE SKIP LOCKED

@@ -1,1 +1,1 @@
-INSERT INTO {prefix}incoming (partition_id, id) VALUES
+INSERT INTO {prefix}incoming (partition_id, id, size) VALUES

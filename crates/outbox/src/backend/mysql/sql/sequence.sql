@@ -1,2 +1,2 @@
-SELECT partition_id, id FROM {prefix}incoming FORCE INDEX (PRIMARY)
+SELECT partition_id, id, size FROM {prefix}incoming FORCE INDEX (PRIMARY)
 WHERE partition_id = ? ORDER BY id LIMIT ?

@@ -1,1 +1,2 @@
-INSERT INTO {prefix}runs (partition_id, first_seq, last_seq, width, ids) VALUES (?, ?, ?, ?, '?')
+INSERT INTO {prefix}runs (partition_id, first_seq, last_seq, width, ids, sizes)
+VALUES (?, ?, ?, ?, '?', '?')

@@ -1,0 +1,204 @@
+//! The step of whoever holds a lease: it settles or renews and learns what comes next in one round trip,
+//! and reads those messages in a second one. A run tells how large its messages are, so nothing is read
+//! that is then left out.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use futures_util::TryStreamExt as _;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Either, Row as _};
+
+use super::text::{Literal, fill, filled};
+use super::{Statements, query, sequence};
+use crate::backend::{
+    Advance, Answer, Head, Lease, Millis, ReadLimit, Seq, Settlement, StoredMessage,
+};
+use crate::error::OutboxError;
+use crate::message::OutboxMessageId;
+
+/// A message that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Next {
+    seq: i64,
+    id: i64,
+    size: u64,
+}
+
+pub(super) async fn advance(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    lease: Lease,
+    settlement: Option<&Settlement>,
+    limit: ReadLimit,
+) -> Answer<Advance> {
+    let step = AssertSqlSafe(step(sql, lease, settlement, limit));
+    let mut results = sqlx::raw_sql(step).fetch_many(&mut *connection);
+    let (mut held, mut rows) = (None, Vec::new());
+    while let Some(result) = results.try_next().await? {
+        match result {
+            // A renewal is counted, so a row that was found was also changed.
+            Either::Left(done) => drop(held.get_or_insert(done.rows_affected() == 1)),
+            Either::Right(row) => rows.push(row),
+        }
+    }
+    drop(results);
+    let Some(mut head) = head(&rows)?.filter(|_| held == Some(true)) else {
+        return Ok(Advance::Lost);
+    };
+    for dead in settlement
+        .iter()
+        .flat_map(|settlement| &settlement.dead_letters)
+    {
+        query!(sql.bury)
+            .bind(dead.seq.0)
+            .bind(dead.attempts)
+            .bind(&dead.reason)
+            .bind(dead.id.0)
+            .execute(&mut *connection)
+            .await?;
+    }
+    if !head.paused || limit.despite_pause {
+        let next = within(limit, next(&rows)?);
+        head.messages = read(sql, connection, lease, &next).await?;
+    }
+    Ok(Advance::Held(head))
+}
+
+/// Two statements: the first settles or just renews, the second looks.
+fn step(
+    sql: &Statements,
+    lease: Lease,
+    settlement: Option<&Settlement>,
+    limit: ReadLimit,
+) -> String {
+    let (partition, epoch, most) = (&lease.partition_id.0, &lease.epoch.0, &limit.messages);
+    let mut text = match settlement {
+        Some(settlement) => {
+            let last_error = settlement.last_error.as_deref().map(str::as_bytes);
+            let values: [&dyn Display; 6] = [
+                &settlement.cursor.0,
+                &settlement.attempts,
+                &Literal("_utf8mb4 ", last_error),
+                partition,
+                epoch,
+                &settlement.cursor.0,
+            ];
+            filled(&sql.settle, &values)
+        }
+        None => filled(&sql.hold, &[partition, epoch]),
+    };
+    text.push_str(";\n");
+    let values: [&dyn Display; 9] = [
+        partition, epoch, most, most, partition, most, most, partition, most,
+    ];
+    fill(&mut text, &sql.head, &values);
+    text
+}
+
+/// Where the partition stands, unless the lease is gone.
+fn head(rows: &[MySqlRow]) -> Answer<Option<Head>> {
+    for row in rows {
+        let Some(cursor) = row.try_get(0)? else {
+            continue;
+        };
+        return Ok(Some(Head {
+            cursor: Seq(cursor),
+            attempts: u32::try_from(row.try_get::<i64, _>(1)?).unwrap_or(u32::MAX),
+            paused: row.try_get(2)?,
+            session: Some(row.try_get(3)?),
+            messages: Vec::new(),
+        }));
+    }
+    Ok(None)
+}
+
+/// What the runs have, in order.
+fn next(rows: &[MySqlRow]) -> Answer<Vec<Next>> {
+    let mut next = Vec::new();
+    for row in rows {
+        let Some(first_seq) = row.try_get::<Option<i64>, _>(4)? else {
+            continue;
+        };
+        let (ids, sizes): (&str, &str) = (row.try_get(5)?, row.try_get(6)?);
+        let messages = sequence::unpack(ids).zip(sequence::unpack(sizes));
+        next.extend((first_seq..).zip(messages).map(|(seq, (id, size))| Next {
+            seq,
+            id,
+            size: u64::try_from(size).unwrap_or(0),
+        }));
+    }
+    next.sort_unstable();
+    Ok(next)
+}
+
+fn within(limit: ReadLimit, mut next: Vec<Next>) -> Vec<Next> {
+    let mut bytes = 0_u64;
+    let most = usize::try_from(limit.messages).unwrap_or(usize::MAX);
+    let fit = next.iter().take(most).take_while(|message| {
+        let fits = bytes < limit.bytes;
+        bytes = bytes.saturating_add(message.size);
+        fits
+    });
+    let fit = fit.count();
+    next.truncate(fit);
+    next
+}
+
+async fn read(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    lease: Lease,
+    next: &[Next],
+) -> Answer<Vec<StoredMessage>> {
+    if next.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<String> = next.iter().map(|message| message.id.to_string()).collect();
+    let text = AssertSqlSafe(filled(&sql.messages, &[&ids.join(",")]));
+    let mut found = HashMap::with_capacity(next.len());
+    for row in sqlx::raw_sql(text).fetch_all(connection).await? {
+        found.insert(row.try_get::<i64, _>(0)?, row);
+    }
+    let message = |&Next { seq, id, .. }: &Next| {
+        let row = found.get(&id).ok_or(OutboxError::MissingMessage {
+            partition_id: lease.partition_id.0,
+            seq,
+        })?;
+        Ok(StoredMessage {
+            id: OutboxMessageId(id),
+            seq: Seq(seq),
+            created_at: Millis(row.try_get(1)?),
+            payload_type: row.try_get(2)?,
+            key: row.try_get(3)?,
+            headers: row.try_get(4)?,
+            payload: row.try_get(5)?,
+        })
+    };
+    next.iter().map(message).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(messages: u32, bytes: u64, sizes: &[u64]) -> usize {
+        let limit = ReadLimit {
+            messages,
+            bytes,
+            despite_pause: false,
+        };
+        let of = |(seq, &size): (i64, &u64)| Next { seq, id: 0, size };
+        within(limit, (1..).zip(sizes).map(of).collect()).len()
+    }
+
+    #[test]
+    fn a_read_ends_with_the_message_that_goes_over() {
+        assert_eq!(taken(10, 100, &[40, 40, 40, 40]), 3);
+        assert_eq!(taken(10, 100, &[40, 60, 40]), 2);
+        assert_eq!(taken(2, 100, &[40, 40, 40]), 2);
+        assert_eq!(taken(10, 1, &[500, 500]), 1);
+        assert_eq!(taken(10, 1, &[0, 0, 500, 500]), 3);
+        assert_eq!(taken(0, 100, &[40]), 0);
+    }
+}
