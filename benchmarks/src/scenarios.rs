@@ -216,8 +216,10 @@ const fn on_postgres(name: &'static str, about: &'static str, kind: Kind) -> Sce
 
 impl Scenario {
     pub(crate) fn runs_on(&self, database: Database, system: &System) -> bool {
-        // The floor takes nothing over and has nothing to do when idle.
-        let pointless = system.name == "floor" && matches!(self.kind, Kind::TakeOver | Kind::Idle);
+        // The floor takes nothing over and has nothing to do when idle; and beside a forgotten
+        // transaction counts what a system keeps of its own rate.
+        let own = matches!(self.kind, Kind::TakeOver | Kind::Idle | Kind::HeldXmin);
+        let pointless = system.name == "floor" && own;
         let here = self.only_on.is_none_or(|only| only == database);
         system.works_on(database) && here && !pointless && (!system.is_peer() || self.for_peers())
     }
