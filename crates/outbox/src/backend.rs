@@ -535,6 +535,13 @@ pub trait Backend: DeadLetterVerbs {
         limit: u32,
     ) -> impl Future<Output = Answer<Swept>> + Send;
 
+    /// Gives the room of removed messages back, where the database takes its time to do so by itself.
+    /// Answers after how many more removals that is worth while again; `None` where it never is.
+    #[doc(hidden)]
+    fn reclaim(_: &Store<Self>) -> impl Future<Output = Answer<Option<u64>>> + Send {
+        async { Ok(None) }
+    }
+
     /// Says that a process is alive and what it handles, and answers who else is: whoever said so
     /// within the last `alive_millis`.
     #[doc(hidden)]

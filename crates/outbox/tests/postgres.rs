@@ -7,7 +7,7 @@ mod wire;
 
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::Outbox;
+use outbox::{Outbox, OutboxProfile};
 use sqlx::Postgres;
 use testbed::{Server, with_database};
 
@@ -75,6 +75,47 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
         assert_eq!(collector.texts(), expected);
     })
     .await;
+}
+
+#[tokio::test]
+async fn room_is_given_back_when_many_messages_have_gone() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        // Nobody but the outbox does it.
+        let handle = stage
+            .outbox()
+            .profile(OutboxProfile::high_throughput())
+            .queue("orders", ONE)
+            .batch_leased(TakeAll)
+            .start()
+            .await
+            .unwrap();
+        stage
+            .run("ALTER TABLE outbox_messages SET (autovacuum_enabled = off)")
+            .await;
+        let texts: Vec<_> = vec!["x"; 1000];
+        for _ in 0..60 {
+            stage.enqueue(handle.outbox(), 0, &texts).await;
+        }
+        let size = "SELECT pg_relation_size('outbox_messages')";
+        assert!(stage.number(size).await > 0);
+        stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+        stage.until(size, 0).await;
+        handle.stop().await;
+    })
+    .await;
+}
+
+/// Acks whatever comes.
+struct TakeAll;
+
+impl outbox::LeasedHandler for TakeAll {
+    async fn handle(&self, batch: &mut outbox::Batch<'_>) -> outbox::HandlerResult {
+        while let Some(message) = batch.next_msg() {
+            batch.ack(message);
+        }
+        outbox::HandlerResult::Success
+    }
 }
 
 #[tokio::test]

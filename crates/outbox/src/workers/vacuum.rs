@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskward::{Directive, WorkerAction};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, PartitionId};
@@ -16,6 +16,10 @@ use crate::patience::Patience;
 
 /// How long one round may go on before others get the permit.
 const ROUND: Duration = Duration::from_secs(1);
+/// Fewer removals than this are no reason to give room back.
+const WORTH_WHILE: u64 = 50_000;
+/// How long that may take.
+const RECLAIM: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Vacuum<DB: Backend> {
@@ -24,6 +28,9 @@ pub(crate) struct Vacuum<DB: Backend> {
     dirty: HashSet<PartitionId>,
     /// Not before this, however often it is rung.
     not_before: Instant,
+    /// What was removed since room was last given back, and how much it takes for the next time.
+    removed: u64,
+    worth_while: Option<u64>,
     patience: Patience,
 }
 
@@ -35,7 +42,23 @@ impl<DB: Backend> Vacuum<DB> {
             engine,
             dirty,
             not_before: Instant::now(),
+            removed: 0,
+            worth_while: Some(WORTH_WHILE),
         }
+    }
+
+    /// Whether there is much room to give back.
+    fn is_worth_while(&self) -> bool {
+        self.worth_while.is_some_and(|least| self.removed >= least)
+    }
+
+    async fn reclaim(&mut self, cancel: &CancellationToken) -> Result<(), OutboxError> {
+        self.removed = 0;
+        let reclaim = timeout(RECLAIM, DB::reclaim(&self.engine.store));
+        if let Some(Ok(reclaimed)) = cancel.run_until_cancelled(reclaim).await {
+            self.worth_while = reclaimed?.map(|removals| removals.max(WORTH_WHILE));
+        }
+        Ok(())
     }
 }
 
@@ -64,6 +87,7 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
             match self.patience.hear(sweep).await {
                 Ok(swept) => {
                     removed += swept.messages;
+                    self.removed += swept.messages;
                     if swept.more {
                         due.push_back(partition_id);
                     } else {
@@ -74,6 +98,17 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
                 Err(error) => failed = Some(error),
             }
         }
-        failed.map_or(Ok(Directive::Idle(removed)), Err)
+        match failed {
+            Some(error) => Err(error),
+            // Not while messages flow: what lies behind them could not be given back.
+            None if self.is_worth_while() && removed > 0 => {
+                Ok(Directive::Sleep(tuning.min_interval, removed))
+            }
+            None if self.is_worth_while() => {
+                self.reclaim(cancel).await?;
+                Ok(Directive::Idle(0))
+            }
+            None => Ok(Directive::Idle(removed)),
+        }
     }
 }

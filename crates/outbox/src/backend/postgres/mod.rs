@@ -3,7 +3,7 @@
 
 mod dead_letters;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
@@ -32,6 +32,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// The most ids in a run: as many as fit into a page beside others without being packed, which would
 /// cost more than it saves.
 const LONGEST_RUN: i32 = 200;
+/// The smallest pool that can do without a connection for as long as a VACUUM takes.
+const RECLAIMING_POOL: u32 = 4;
 /// How many batches a step takes at most, of all its partitions together: what costs is to find what is
 /// new, not to take it.
 const BATCHES_AT_ONCE: usize = 64;
@@ -59,7 +61,9 @@ statements!(
     partition_ids,
     pause_partition,
     pause_queue,
+    pages,
     queue_partitions,
+    reclaim,
     register_partitions,
     register_processors,
     register_queue,
@@ -392,6 +396,27 @@ impl Backend for Postgres {
             messages: swept,
             more: swept >= u64::from(limit),
         })
+    }
+
+    /// Autovacuum looks once a minute by default, and a million messages pass in seconds. Who is not the
+    /// owner of the tables is told so by a warning, and nothing happens.
+    async fn reclaim(store: &Store<Self>) -> Answer<Option<u64>> {
+        if store.pool.options().get_max_connections() < RECLAIMING_POOL {
+            return Ok(None);
+        }
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        connection.leave_lane();
+        // Not inside any transaction, whatever the server's default isolation.
+        let vacuum = AssertSqlSafe(Arc::clone(&store.sql.reclaim));
+        sqlx::raw_sql(vacuum).execute(&mut *connection).await?;
+        let pages: i64 = query!(store.sql.pages)
+            .fetch_one(&mut *connection)
+            .await?
+            .try_get(0)?;
+        connection.give_back();
+        // What could not be given back, because of a transaction that still sees it, is not tried again
+        // and again.
+        Ok(Some(u64::try_from(pages).unwrap_or(0) * 10))
     }
 
     async fn announce(

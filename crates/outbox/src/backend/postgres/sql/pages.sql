@@ -1,0 +1,1 @@
+SELECT pg_relation_size('{prefix}messages') / current_setting('block_size')::bigint

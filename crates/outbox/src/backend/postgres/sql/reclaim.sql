@@ -1,0 +1,1 @@
+VACUUM (SKIP_LOCKED) {prefix}messages, {prefix}runs
