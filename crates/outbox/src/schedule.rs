@@ -21,6 +21,11 @@ use crate::tuning::WorkerTuning;
 const WORTH_WAITING: Duration = Duration::from_micros(20);
 /// longer than this.
 const LONGEST_BEAT: Duration = Duration::from_millis(40);
+/// A step that takes long is followed by a rest of so many times as long: a database that is slow, or
+/// has to wade through what a forgotten transaction keeps alive, gets fewer and larger steps,
+const REST_FOR_STEP: u32 = 4;
+/// but not fewer than this.
+const LONGEST_STRETCH: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 enum State {
@@ -68,6 +73,8 @@ impl From<&WorkerTuning> for Spacing {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     spacing: Spacing,
+    /// The beat, as long as the last step makes it.
+    beat: Duration,
     began: Instant,
     waiting: BTreeMap<(Instant, u64), PartitionId>,
     states: HashMap<PartitionId, State>,
@@ -79,6 +86,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     pub(crate) fn new(spacing: Spacing, now: Instant) -> Self {
         Self {
+            beat: spacing.beat,
             spacing,
             began: now,
             waiting: BTreeMap::new(),
@@ -114,7 +122,7 @@ impl Schedule {
 
     /// At once, or with the next beat if it was sequenced less than one ago.
     fn after_a_beat(&self, partition_id: PartitionId, now: Instant) -> Instant {
-        let beat = self.spacing.beat;
+        let beat = self.beat;
         match self.finished.get(&partition_id) {
             Some(finished) if now < *finished + beat => {
                 let since = (now - self.began).as_nanos();
@@ -147,6 +155,12 @@ impl Schedule {
             }
         }
         taken
+    }
+
+    /// A step took so long.
+    pub(crate) fn took(&mut self, time: Duration) {
+        let rest = time.saturating_mul(REST_FOR_STEP).min(LONGEST_STRETCH);
+        self.beat = self.spacing.beat.max(rest);
     }
 
     /// When the next partition can be taken, if any waits.
@@ -234,6 +248,25 @@ mod tests {
         }
         let taken: Vec<_> = std::iter::from_fn(|| schedule.take_one(now)).collect();
         assert_eq!(taken, [B, A, C]);
+    }
+
+    #[test]
+    fn a_slow_step_is_followed_by_a_longer_rest() {
+        let ms = Duration::from_millis;
+        let (mut schedule, now) = (spaced(ms(10)), Instant::now());
+        let mut ready_after = |took| {
+            schedule.took(took);
+            schedule.mark(A, now + ms(1000));
+            let taken = schedule.take_one(now + ms(2000));
+            assert_eq!(taken, Some(A));
+            schedule.done(A, Outcome::Finished, now + ms(2000));
+            let waits = schedule.after_a_beat(A, now + ms(2000)) > now + ms(2000);
+            (schedule.beat, waits)
+        };
+        assert_eq!(ready_after(ms(1)), (ms(10), true));
+        assert_eq!(ready_after(ms(20)), (ms(80), true));
+        assert_eq!(ready_after(ms(9000)), (LONGEST_STRETCH, true));
+        assert_eq!(ready_after(ms(0)), (ms(10), true));
     }
 
     #[test]

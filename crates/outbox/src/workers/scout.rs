@@ -20,6 +20,10 @@ const IDLE_PROBE: Duration = Duration::from_millis(80);
 /// How soon to look after an enqueue whose commit nobody will announce; doubled each time.
 const FIRST_PROBE: Duration = Duration::from_millis(1);
 const LAST_PROBE: Duration = Duration::from_millis(50);
+/// A look that takes long is followed by a rest of so many times as long,
+const REST_FOR_LOOK: u32 = 10;
+/// but no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Pending work that nobody claimed for so long is anyone's.
 const UNCLAIMED: Duration = Duration::from_secs(2);
 
@@ -39,6 +43,8 @@ pub(crate) struct Scout<DB: Backend> {
     sightings: HashMap<PartitionId, Sighting>,
     probe: Duration,
     looked: Instant,
+    /// How long to rest after the last look when nothing happens.
+    idle: Duration,
     due: Instant,
     lost_contact: bool,
 }
@@ -52,6 +58,7 @@ impl<DB: Backend> Scout<DB> {
             sightings: HashMap::new(),
             probe: IDLE_PROBE,
             looked: Instant::now(),
+            idle: IDLE_PROBE,
             due: Instant::now(),
             lost_contact: false,
         }
@@ -66,7 +73,7 @@ impl<DB: Backend> Scout<DB> {
         }
         if lock(&self.engine.unannounced).is_empty() {
             self.probe = IDLE_PROBE;
-            self.due = self.looked + IDLE_PROBE;
+            self.due = self.looked + self.idle;
         } else if self.probe == IDLE_PROBE {
             self.probe = FIRST_PROBE;
             self.due = self.due.min(now + FIRST_PROBE);
@@ -92,8 +99,13 @@ impl<DB: Backend> Scout<DB> {
             (self.probe * 2).min(LAST_PROBE)
         };
         self.looked = Instant::now();
-        self.due = self.looked + self.probe;
-        self.probe
+        let rest = if self.probe == IDLE_PROBE {
+            self.idle
+        } else {
+            self.probe
+        };
+        self.due = self.looked + rest;
+        rest
     }
 
     fn note(&mut self, survey: &Survey, now: Instant) {
@@ -146,6 +158,7 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
         if let Err(rest) = self.due() {
             return Ok(Directive::sleep(rest));
         }
+        let began = Instant::now();
         let survey = DB::survey(&self.engine.store, &self.partition_ids);
         let surveys = match self.patience.hear(survey).await {
             Ok(surveys) => surveys,
@@ -157,6 +170,8 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
             }
         };
         let now = Instant::now();
+        let rest = (now - began).saturating_mul(REST_FOR_LOOK);
+        self.idle = IDLE_PROBE.max(rest.min(LONGEST_REST));
         if std::mem::take(&mut self.lost_contact) {
             tracing::info!("the database answers again");
             self.engine.contact.send_modify(|contacts| *contacts += 1);

@@ -122,8 +122,12 @@ impl<DB: Backend> Sequencer<DB> {
         for _ in 0..config.max_inner_iterations {
             taken.outcome = Outcome::Failed;
             let step = DB::sequence(&self.engine.store, &taken.partitions, config.batch_size);
+            let began = Instant::now();
             let answers = match self.patience.hear(step).await {
-                Ok(answers) => answers,
+                Ok(answers) => {
+                    lock(&self.engine.schedule).took(began.elapsed());
+                    answers
+                }
                 Err(error) => {
                     let partitions: Vec<_> = taken.partitions.iter().map(|id| id.0).collect();
                     tracing::warn!(?partitions, %error, "sequencing failed");

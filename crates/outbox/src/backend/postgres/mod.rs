@@ -1,6 +1,7 @@
 //! PostgreSQL. What has committed since the last look is the difference of two snapshots, so nobody
 //! waits for a transaction that is still open; the order is written down in runs.
 
+mod advance;
 mod dead_letters;
 
 use std::sync::{Arc, Mutex};
@@ -13,16 +14,17 @@ use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 use super::decode::{partition_stats, process, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Burial, Claimed, Commit, Direction, Epoch, Head,
-    Incarnation, Lease, Millis, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process,
-    ReadLimit, Seq, Sequenced, Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept,
-    TablePrefix, Takeover, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
+    sealed,
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
+use advance::{Places, Step, bury};
 
 /// The time of the moment, in milliseconds; not that of the transaction's start.
 const NOW: &str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
@@ -74,6 +76,7 @@ statements!(
     repair_partitions,
     repair_runs,
     replay_dead_letters,
+    resume_partition,
     sequence,
     stats,
     survey,
@@ -82,10 +85,14 @@ statements!(
     unsettled,
 );
 
-/// When nothing was found anywhere. Nothing can have come since if no transaction has ended since.
+/// What the verbs of a process remember.
 #[derive(Debug, Default)]
-pub struct QuietSince(Mutex<Option<Quiet>>);
+pub struct Memory {
+    quiet: Mutex<Option<Quiet>>,
+    places: Places,
+}
 
+/// When nothing was found anywhere. Nothing can have come since if no transaction has ended since.
 #[derive(Debug, Clone)]
 struct Quiet {
     partitions: Vec<PartitionId>,
@@ -96,7 +103,7 @@ impl sealed::Sealed for Postgres {}
 
 impl Backend for Postgres {
     type Statements = Statements;
-    type Shared = QuietSince;
+    type Shared = Memory;
     type Listener = PgListener;
     const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN";
@@ -222,7 +229,7 @@ impl Backend for Postgres {
     }
 
     async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
-        let quiet = lock(&store.shared.0).clone();
+        let quiet = lock(&store.shared.quiet).clone();
         let known = quiet
             .as_ref()
             .filter(|quiet| quiet.partitions == partitions);
@@ -245,12 +252,13 @@ impl Backend for Postgres {
             .first()
             .map(|row| row.try_get("snapshot"))
             .transpose()?;
-        *lock(&store.shared.0) = snapshot
-            .filter(|_| surveys.is_empty())
-            .map(|snapshot| Quiet {
-                partitions: partitions.to_vec(),
-                snapshot,
-            });
+        *lock(&store.shared.quiet) =
+            snapshot
+                .filter(|_| surveys.is_empty())
+                .map(|snapshot| Quiet {
+                    partitions: partitions.to_vec(),
+                    snapshot,
+                });
         Ok(surveys)
     }
 
@@ -338,9 +346,15 @@ impl Backend for Postgres {
         }
         let mut session = Session::open(store).await?;
         let connection = session.connection();
-        let advance = advance(sql, connection, lease, settlement, limit, commit).await?;
+        let step = Step {
+            lease,
+            settlement,
+            limit,
+            commit,
+        };
+        let answer = step.take_at(&store.shared.places, sql, connection).await?;
         session.end().await?;
-        Ok(advance)
+        Ok(answer)
     }
 
     async fn advance(
@@ -350,8 +364,13 @@ impl Backend for Postgres {
         settlement: Option<&Settlement>,
         limit: ReadLimit,
     ) -> Answer<Advance> {
-        let durable = Commit::Durable;
-        let advance = advance(sql, connection, lease, settlement, limit, durable).await?;
+        let step = Step {
+            lease,
+            settlement,
+            limit,
+            commit: Commit::Durable,
+        };
+        let advance = step.take(sql, connection).await?;
         if let (Some(settlement), Advance::Held(_)) = (settlement, &advance) {
             bury(sql, connection, &settlement.dead_letters).await?;
         }
@@ -478,11 +497,12 @@ impl Backend for Postgres {
         paused: bool,
     ) -> Answer<()> {
         let mut session = Session::open(store).await?;
-        let query = match partition_id {
-            None => query!(store.sql.pause_queue).bind(queue),
-            Some(partition_id) => query!(store.sql.pause_partition).bind(partition_id.0),
+        let query = match (partition_id, paused) {
+            (None, _) => query!(store.sql.pause_queue).bind(queue).bind(paused),
+            (Some(id), true) => query!(store.sql.pause_partition).bind(id.0),
+            (Some(id), false) => query!(store.sql.resume_partition).bind(id.0),
         };
-        query.bind(paused).execute(session.connection()).await?;
+        query.execute(session.connection()).await?;
         session.end().await?;
         Ok(())
     }
@@ -620,82 +640,6 @@ impl Session {
             Self::Explicit(transaction) => transaction.commit().await,
         }
     }
-}
-
-async fn advance(
-    sql: &Statements,
-    connection: &mut PgConnection,
-    lease: Lease,
-    settlement: Option<&Settlement>,
-    limit: ReadLimit,
-    commit: Commit,
-) -> Answer<Advance> {
-    let rows = query!(sql.advance)
-        .bind(lease.partition_id.0)
-        .bind(lease.epoch.0)
-        .bind(settlement.map(|settlement| settlement.cursor.0))
-        .bind(settlement.map(|settlement| i64::from(settlement.attempts)))
-        .bind(settlement.and_then(|settlement| settlement.last_error.as_deref()))
-        .bind(i64::from(limit.messages))
-        .bind(i64::try_from(limit.bytes).unwrap_or(i64::MAX))
-        .bind(limit.despite_pause)
-        .bind(commit == Commit::Relaxed)
-        .fetch_all(connection)
-        .await?;
-    head(&rows, lease)
-}
-
-/// One row per message with its place, or one without; none when the lease is gone.
-fn head(rows: &[PgRow], lease: Lease) -> Answer<Advance> {
-    let Some(first) = rows.first() else {
-        return Ok(Advance::Lost);
-    };
-    let mut head = Head {
-        cursor: Seq(first.try_get(0)?),
-        attempts: u32::try_from(first.try_get::<i64, _>(1)?).unwrap_or(u32::MAX),
-        paused: first.try_get(2)?,
-        session: Some(first.try_get(3)?),
-        messages: Vec::with_capacity(rows.len()),
-    };
-    // By number: looking up seven names takes longer than reading what they name.
-    for row in rows {
-        let Some(seq) = row.try_get(4)? else {
-            continue;
-        };
-        let Some(id) = row.try_get(5)? else {
-            return Err(OutboxError::MissingMessage {
-                partition_id: lease.partition_id.0,
-                seq,
-            });
-        };
-        head.messages.push(StoredMessage {
-            id: OutboxMessageId(id),
-            seq: Seq(seq),
-            created_at: Millis(row.try_get(6)?),
-            payload_type: row.try_get(7)?,
-            key: row.try_get(8)?,
-            headers: row.try_get(9)?,
-            payload: row.try_get(10)?,
-        });
-    }
-    // The statement does not sort what it sends, payloads and all, a second time.
-    head.messages.sort_unstable_by_key(|message| message.seq);
-    Ok(Advance::Held(head))
-}
-
-async fn bury(sql: &Statements, connection: &mut PgConnection, dead: &[Burial]) -> Answer<()> {
-    if dead.is_empty() {
-        return Ok(());
-    }
-    let attempts = |dead: &Burial| i64::from(dead.attempts);
-    query!(sql.bury)
-        .bind(dead.iter().map(|dead| dead.id.0).collect::<Vec<_>>())
-        .bind(dead.iter().map(|dead| dead.seq.0).collect::<Vec<_>>())
-        .bind(dead.iter().map(attempts).collect::<Vec<_>>())
-        .bind(dead.iter().map(|dead| &*dead.reason).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
 fn connection_lost() -> OutboxError {

@@ -6,6 +6,7 @@ DROP TABLE IF EXISTS {prefix}processors;
 DROP TABLE IF EXISTS {prefix}runs;
 DROP TABLE IF EXISTS {prefix}messages;
 DROP TABLE IF EXISTS {prefix}partitions;
+DROP TABLE IF EXISTS {prefix}paused;
 DROP TABLE IF EXISTS {prefix}queues;
 -- Only tests have one.
 DROP TABLE IF EXISTS {prefix}clock;

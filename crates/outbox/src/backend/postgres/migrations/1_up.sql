@@ -4,6 +4,10 @@ CREATE TABLE {prefix}queues (
     paused BOOLEAN NOT NULL DEFAULT FALSE
 );
 
+-- The partitions that an operator has paused: not a column of what is updated all the time or held for
+-- as long as a handler takes.
+CREATE TABLE {prefix}paused (partition_id BIGINT NOT NULL PRIMARY KEY);
+
 -- What the sequencer knows of a partition. Everything visible in the snapshot `seen` has its number.
 -- While a difference is larger than one step, `upto` is its upper end and `upto_id` how far it is
 -- done. `cluster` tells a restored dump, whose transaction ids start anew, from the original.
@@ -11,7 +15,6 @@ CREATE TABLE {prefix}partitions (
     partition_id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue TEXT COLLATE "C" NOT NULL,
     partition INTEGER NOT NULL,
-    paused BOOLEAN NOT NULL DEFAULT FALSE,
     last_seq BIGINT NOT NULL DEFAULT 0,
     seen pg_snapshot NOT NULL DEFAULT '3:3:',
     upto pg_snapshot,
@@ -45,6 +48,7 @@ CREATE TABLE {prefix}runs (
 
 CREATE TABLE {prefix}processors (
     partition_id BIGINT NOT NULL PRIMARY KEY,
+    queue TEXT COLLATE "C" NOT NULL,
     processed_seq BIGINT NOT NULL DEFAULT 0,
     attempts BIGINT NOT NULL DEFAULT 0,
     last_error TEXT,

@@ -1,5 +1,6 @@
 -- Settles ($3 to $5), renews, and reads what comes next: one statement, one round trip. Without a
--- settlement $3 is null and the cursor stays. $9: the commit need not wait for the disk.
+-- settlement $3 is null and the cursor stays. $9: the commit need not wait for the disk. "at" is where
+-- the statement goes that says where the row is: see `Places`.
 -- Messages are looked up one by one ("OFFSET 0"): a plan made while there are few would read all of them
 -- instead, and still do so when there are many.
 WITH held AS (
@@ -8,18 +9,19 @@ WITH held AS (
         attempts = CASE WHEN $3 IS NULL THEN attempts ELSE $4 END,
         last_error = CASE WHEN $3 IS NULL THEN last_error ELSE $5 END,
         lease_until = {now} + lease_millis, renewals = renewals + 1
-    WHERE partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
+    WHERE /* at */ partition_id = $1 AND epoch = $2 AND holder IS NOT NULL
       AND processed_seq <= COALESCE($3, processed_seq)
-    RETURNING partition_id, processed_seq, attempts,
+    RETURNING partition_id, processed_seq, attempts, queue, ctid,
               CASE WHEN $9 THEN SET_CONFIG('synchronous_commit', 'off', TRUE) END
 ), head AS (
-    SELECT held.partition_id, held.processed_seq, held.attempts, p.paused OR q.paused AS paused
+    SELECT held.partition_id, held.processed_seq, held.attempts, held.ctid, q.paused
+           OR EXISTS (SELECT 1 FROM {prefix}paused o WHERE o.partition_id = held.partition_id) AS paused
     FROM held
-    JOIN {prefix}partitions p ON p.partition_id = held.partition_id
-    JOIN {prefix}queues q ON q.queue = p.queue
+    JOIN {prefix}queues q ON q.queue = held.queue
 )
 SELECT head.processed_seq, head.attempts, head.paused, pg_backend_pid()::bigint AS session,
-       next.seq, next.id, next.created_at, next.payload_type, next.key, next.headers, next.payload
+       next.seq, next.id, next.created_at, next.payload_type, next.key, next.headers, next.payload,
+       head.ctid::text AS place
 FROM head
 LEFT JOIN LATERAL (
     SELECT item.seq, m.id, m.created_at, m.payload_type, m.key, m.headers, m.payload,

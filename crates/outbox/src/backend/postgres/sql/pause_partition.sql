@@ -1,1 +1,1 @@
-UPDATE {prefix}partitions SET paused = $2 WHERE partition_id = $1
+INSERT INTO {prefix}paused (partition_id) VALUES ($1) ON CONFLICT DO NOTHING

@@ -3,6 +3,6 @@ WITH swept AS (
     SELECT partition_id FROM {prefix}partitions WHERE queue = $1
     ON CONFLICT (partition_id) DO NOTHING
 )
-INSERT INTO {prefix}processors (partition_id)
-SELECT partition_id FROM {prefix}partitions WHERE queue = $1
+INSERT INTO {prefix}processors (partition_id, queue)
+SELECT partition_id, queue FROM {prefix}partitions WHERE queue = $1
 ON CONFLICT (partition_id) DO NOTHING

@@ -9,7 +9,9 @@ LEFT JOIN LATERAL (
            OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.seen) AS open (xid)
                       JOIN {prefix}messages m
                         ON m.partition_id = p.partition_id AND m.xid = open.xid) AS unsequenced,
-           p.last_seq > c.processed_seq AND NOT p.paused AND NOT q.paused AS pending,
+           p.last_seq > c.processed_seq AND NOT q.paused AND NOT EXISTS (
+               SELECT 1 FROM {prefix}paused o WHERE o.partition_id = p.partition_id
+           ) AS pending,
            c.holder, c.epoch, c.renewals, c.lease_millis, c.lease_until <= {now} AS expired
     FROM {prefix}partitions p
     JOIN {prefix}processors c ON c.partition_id = p.partition_id

@@ -1,0 +1,1 @@
+DELETE FROM {prefix}paused WHERE partition_id = $1
