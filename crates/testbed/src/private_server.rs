@@ -32,6 +32,15 @@ impl PrivateServer {
         if !server.takes_part() {
             return None;
         }
+        Self::launch(server).await
+    }
+
+    /// Starts one, whoever takes part in the run; none where the programs are missing, which is said.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub async fn launch(server: Server) -> Option<Self> {
         let mut script = Script::start(server);
         match script.answer().await.strip_prefix("ready ") {
             Some(url) => Some(Self {

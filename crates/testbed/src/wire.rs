@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -67,6 +68,25 @@ impl Wire {
         self.state.send_modify(State::cut);
     }
 
+    /// Closes, of all connections there are, the direction to the server, which finds out and closes the
+    /// other one. New ones work.
+    pub fn half_close(&self) {
+        self.state
+            .send_modify(|state| state.half_below = state.connections);
+    }
+
+    /// Closes all connections there are once so many more bytes have been passed on, wherever that is:
+    /// in the middle of a request or of an answer.
+    pub fn cut_after(&self, bytes: u64) {
+        self.state
+            .send_modify(|state| state.bytes_left = Some(bytes));
+    }
+
+    /// Keeps every packet for so long, in both directions, from now on.
+    pub fn delay(&self, delay: Duration) {
+        self.state.send_modify(|state| state.delay = delay);
+    }
+
     /// Swallows every byte in both directions, from now on and of new connections too, which are
     /// accepted and never answered. Neither side learns that the other has closed its end. So it looks
     /// when the network is partitioned or a host has vanished.
@@ -81,11 +101,20 @@ impl Wire {
 
     /// Lets the `n`th request from now on, over all connections and beginning with 1, fail.
     pub fn fail_at(&self, n: u64, fault: Fault, then: After) {
+        self.arm(When::Nth(n), fault, then);
+    }
+
+    /// Lets the next request that has these bytes in it be carried out, and its reply get lost.
+    pub fn lose_reply_to(&self, bytes: &'static [u8], then: After) {
+        self.arm(When::Has(bytes), Fault::LostReply, then);
+    }
+
+    fn arm(&self, when: When, fault: Fault, then: After) {
         self.state.send_modify(|state| {
             state.requests = 0;
             state.tripped = false;
             state.awaited = None;
-            state.trap = Some(Trap { at: n, fault, then });
+            state.trap = Some(Trap { when, fault, then });
         });
     }
 
@@ -126,13 +155,22 @@ impl fmt::Debug for Wire {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Forward,
+    /// To the client only.
+    Half,
     Silent,
     Cut,
 }
 
+/// Which request it is.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    Nth(u64),
+    Has(&'static [u8]),
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Trap {
-    at: u64,
+    when: When,
     fault: Fault,
     then: After,
 }
@@ -142,7 +180,11 @@ struct Trap {
 struct State {
     connections: u64,
     cut_below: u64,
+    half_below: u64,
     silent_below: u64,
+    /// What may still pass before everything is cut.
+    bytes_left: Option<u64>,
+    delay: Duration,
     requests: u64,
     trap: Option<Trap>,
     /// The connection whose next reply gets lost.
@@ -168,6 +210,8 @@ impl State {
             Fate::Cut
         } else if connection < self.silent_below {
             Fate::Silent
+        } else if connection < self.half_below {
+            Fate::Half
         } else {
             Fate::Forward
         }
@@ -183,15 +227,33 @@ impl State {
         }
     }
 
-    fn request(&mut self, connection: u64) {
-        self.requests += 1;
-        match self.trap {
-            Some(trap) if trap.at == self.requests => match trap.fault {
-                Fault::BeforeRequest => self.trip(),
-                Fault::LostReply => self.awaited = Some(connection),
-            },
-            _ => {}
+    /// The client has sent something; `begins` if it has heard from the server before.
+    fn request(&mut self, connection: u64, bytes: &[u8], begins: bool) {
+        self.requests += u64::from(begins);
+        let Some(trap) = self.trap else { return };
+        let is_it = match trap.when {
+            When::Nth(n) => begins && n == self.requests,
+            When::Has(wanted) => bytes.windows(wanted.len()).any(|part| part == wanted),
+        };
+        match trap.fault {
+            _ if !is_it || self.awaited.is_some() => {}
+            Fault::BeforeRequest => self.trip(),
+            Fault::LostReply => self.awaited = Some(connection),
         }
+    }
+
+    /// How many of these bytes may pass; cuts if not all.
+    fn pass(&mut self, bytes: usize) -> usize {
+        let Some(left) = self.bytes_left else {
+            return bytes;
+        };
+        let may = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
+        self.bytes_left = Some(left - may as u64);
+        if may < bytes {
+            self.bytes_left = None;
+            self.cut();
+        }
+        may
     }
 
     /// The server has answered, or one of the two has closed the connection, which loses the reply
@@ -264,19 +326,36 @@ impl Link {
         let (from_server, to_server) = server.split();
         // The server's bytes are noted before they are passed on: an answer to them comes later.
         let heard = AtomicBool::new(true);
-        let request = |state: &mut State| {
-            if heard.swap(false, Ordering::SeqCst) {
-                state.request(self.number);
-            }
+        let request = |state: &mut State, bytes: &[u8]| {
+            let begins = heard.swap(false, Ordering::SeqCst);
+            state.request(self.number, bytes, begins);
         };
-        let reply = |state: &mut State| {
+        let reply = |state: &mut State, _: &[u8]| {
             heard.store(true, Ordering::SeqCst);
             state.reply(self.number);
         };
+        let answers = self.pass(from_server, to_client, reply);
+        let until_half = async {
+            let half = news.wait_for(|state| state.fate(self.number) == Fate::Half);
+            // It only fails when the sender is gone, and that is ours.
+            let _ = half.await;
+        };
+        let requests = async {
+            let mut to_server = to_server;
+            tokio::select! {
+                () = self.pass(from_client, &mut to_server, request) => {}
+                () = until_half => {
+                    let _ = to_server.shutdown().await;
+                    // The rest is up to the server.
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let mut end = self.state.subscribe();
         tokio::select! {
-            () = self.pass(from_client, to_server, request) => {}
-            () = self.pass(from_server, to_client, reply) => {}
-            _ = news.wait_for(|state| state.fate(self.number) != Fate::Forward) => {}
+            () = requests => {}
+            () = answers => {}
+            _ = end.wait_for(|state| matches!(state.fate(self.number), Fate::Silent | Fate::Cut)) => {}
         }
     }
 
@@ -285,19 +364,29 @@ impl Link {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-        note: impl Fn(&mut State),
+        note: impl Fn(&mut State, &[u8]),
     ) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
-            let mut fate = Fate::Forward;
+            let (mut fate, mut may, mut delay) = (Fate::Forward, read, Duration::ZERO);
             self.state.send_modify(|state| {
                 // A byte that arrives after the wire failed is no request, and no reply either.
-                if state.fate(self.number) == Fate::Forward {
-                    note(state);
+                if matches!(state.fate(self.number), Fate::Forward | Fate::Half) {
+                    note(state, &buffer[..read]);
                 }
                 fate = state.fate(self.number);
+                if matches!(fate, Fate::Forward | Fate::Half) {
+                    may = state.pass(read);
+                }
+                delay = state.delay;
             });
-            if fate != Fate::Forward || to.write_all(&buffer[..read]).await.is_err() {
+            if !matches!(fate, Fate::Forward | Fate::Half) {
+                return;
+            }
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            if to.write_all(&buffer[..may]).await.is_err() || may < read {
                 return;
             }
         }

@@ -225,3 +225,57 @@ async fn a_request_of_many_packets_counts_once() {
         assert_eq!(wire.requests(), round);
     }
 }
+
+#[tokio::test]
+async fn a_half_closed_connection_is_ended_by_its_server() {
+    let (wire, mut heard) = echo().await;
+    let mut old = connect(&wire).await;
+    assert_eq!(ask(&mut old, "a").await, "A");
+    wire.half_close();
+    assert_eq!(heard.recv().await.unwrap(), "a");
+    assert_eq!(heard.recv().await.unwrap(), "", "the server is told");
+    assert_eq!(read(&mut old).await, "", "and closes the other half");
+    assert_eq!(ask(&mut connect(&wire).await, "b").await, "B");
+}
+
+#[tokio::test]
+async fn a_connection_is_cut_in_the_middle_of_what_it_carries() {
+    let (wire, mut heard) = echo().await;
+    let mut old = connect(&wire).await;
+    assert_eq!(ask(&mut old, "ab").await, "AB");
+    wire.cut_after(3);
+    assert_eq!(ask(&mut old, "c").await, "C");
+    // One byte is left of the three, and two come.
+    send(&mut old, "de").await;
+    assert_eq!(read(&mut old).await, "");
+    let all = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
+    assert_eq!(all, ["ab", "c"]);
+    assert_ne!(heard.recv().await.unwrap(), "de");
+    assert_eq!(ask(&mut connect(&wire).await, "f").await, "F");
+}
+
+#[tokio::test]
+async fn a_slow_wire_is_slow_in_both_directions_until_it_is_not() {
+    let (wire, _heard) = echo().await;
+    let mut stream = connect(&wire).await;
+    wire.delay(SILENCE);
+    let began = std::time::Instant::now();
+    assert_eq!(ask(&mut stream, "a").await, "A");
+    assert!(began.elapsed() >= SILENCE * 2);
+    wire.delay(Duration::ZERO);
+    assert_eq!(ask(&mut stream, "b").await, "B");
+}
+
+#[tokio::test]
+async fn the_reply_to_certain_bytes_is_lost() {
+    let (wire, mut heard) = echo().await;
+    let mut stream = connect(&wire).await;
+    wire.lose_reply_to(b"commit", After::Cut);
+    assert_eq!(ask(&mut stream, "begin").await, "BEGIN");
+    send(&mut stream, "now commit it").await;
+    assert_eq!(read(&mut stream).await, "", "closed without an answer");
+    wire.wait_tripped().await;
+    let all = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
+    assert_eq!(all, ["begin", "now commit it"], "the server has heard it");
+    assert_eq!(ask(&mut connect(&wire).await, "commit").await, "COMMIT");
+}

@@ -1,0 +1,513 @@
+//! The bed: a database, processes that work on it, wires between them, and someone who watches.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures_util::future::{join_all, try_join_all};
+use indicatif::{ProgressBar, ProgressStyle};
+use outbox::{Outbox, OutboxHandle};
+use sqlx::{Connection as _, Pool};
+use tempfile::TempDir;
+use testbed::{After, Fault as WireFault, PrivateServer, Server, Wire};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::RunOptions;
+use crate::dialect::Dialect;
+use crate::evidence::{self, Evidence, Look, Partition};
+use crate::faults::{Made, make_all};
+use crate::ledger::now;
+use crate::plan::{Fault, WORKERS, plan};
+use crate::processes::{Process, Role};
+use crate::producer::{PROBE, Placed, producing, write};
+use crate::report;
+use crate::script::{Order, Queue, Script};
+use crate::verdict;
+use crate::worker::{LEASE, builder, started};
+
+/// How many producer processes there are.
+const PRODUCERS: i64 = 2;
+/// How long everything that was enqueued may take to be settled once nothing goes wrong any more.
+const DRAIN: Duration = Duration::from_secs(90);
+/// What the promise G8 grants beside the lease.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// How long a worker waits to be killed at a request that does not come.
+const TRAP: Duration = Duration::from_secs(3);
+
+/// Tortures one database. Whether every promise was kept.
+pub(crate) async fn run(options: &RunOptions) -> Result<bool> {
+    match options.db {
+        Server::Postgres => run_on::<sqlx::Postgres>(options).await,
+        Server::MariaDb | Server::MySql => run_on::<sqlx::MySql>(options).await,
+        Server::Sqlite => run_on::<sqlx::Sqlite>(options).await,
+    }
+}
+
+async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
+    let seed = options.seed.unwrap_or_else(rand::random);
+    let plan = plan(options.db, seed, options.duration());
+    eprintln!(
+        "{}: seed {seed}, {} faults in {} s, {WORKERS} workers, {PRODUCERS} producers",
+        options.db,
+        plan.len(),
+        options.seconds
+    );
+    let (bed, handle) = Bed::<DB>::make(options.db, seed, options.duration()).await?;
+    let bed = Arc::new(bed);
+    let evidence = torture(&bed, handle, &plan).await;
+    bed.bar.finish_and_clear();
+    let evidence = match evidence {
+        Ok(evidence) => evidence,
+        Err(error) => {
+            let kept = keep_logs(&bed.folder, &options.reports)?;
+            return Err(error.context(format!("the logs are in {}", kept.display())));
+        }
+    };
+    let verdict = verdict::judge(&evidence);
+    let summary = report::write(options, seed, &plan, &evidence, &verdict)?;
+    print!("{summary}");
+    if !verdict.is_kept() {
+        let kept = keep_logs(&bed.folder, &options.reports)?;
+        println!("the logs and ledgers are in {}", kept.display());
+    }
+    Ok(verdict.is_kept())
+}
+
+/// From the first process to the last.
+async fn torture<DB: Dialect>(
+    bed: &Arc<Bed<DB>>,
+    handle: OutboxHandle<DB>,
+    plan: &[crate::plan::Planned],
+) -> Result<Evidence> {
+    let mut producers = bed.start_producers()?;
+    let over = CancellationToken::new();
+    let supervisor = tokio::spawn(Arc::clone(bed).supervise(over.clone()));
+    let watcher = tokio::spawn(Arc::clone(bed).watch(over.clone()));
+
+    let mut faults = make_all(bed, plan).await?;
+    bed.say("no more trouble".to_owned());
+    try_join_all(producers.iter_mut().map(Process::calm)).await?;
+    bed.settle_all().await.context("after the last fault")?;
+
+    // The last fault of all: nobody is left. From here on the promise counts.
+    let from = now();
+    let mut workers = join_all((0..WORKERS).map(|worker| bed.worker(worker))).await;
+    for worker in &mut workers {
+        worker.process.kill().await;
+    }
+    for worker in &mut workers {
+        worker.replace().await?;
+    }
+    drop(workers);
+    let healed = now();
+    faults.push(Made {
+        fault: Fault::KillWorker,
+        from,
+        to: healed,
+    });
+    bed.probe().await?;
+    bed.say("everything moves again?".to_owned());
+    sleep(LEASE.duration + GRACE).await;
+
+    let mut said = Vec::new();
+    for producer in &mut producers {
+        said.append(&mut producer.stop().await.context("a producer")?);
+    }
+    bed.settle_all().await.context("in the end")?;
+    bed.wait_swept().await?;
+    over.cancel();
+    let looks = watcher.await?;
+    supervisor.await??;
+    for worker in 0..WORKERS {
+        bed.worker(worker).await.stop().await?;
+    }
+    handle.stop().await;
+    bed.say("looking for losses".to_owned());
+    Ok(Evidence {
+        faults,
+        said,
+        looks,
+        healed,
+        ..evidence::gather(bed).await?
+    })
+}
+
+/// Where everything takes place.
+pub(crate) struct Bed<DB: Dialect> {
+    server: Option<Mutex<PrivateServer>>,
+    url: String,
+    pub(crate) db: Server,
+    seed: u64,
+    /// Ledgers and logs.
+    pub(crate) folder: TempDir,
+    wires: Vec<Wire>,
+    workers: Vec<Mutex<Worker>>,
+    /// Connections of others, who have nothing to do with the outbox, and of the bed itself.
+    pub(crate) strangers: Pool<DB>,
+    pub(crate) outbox: Outbox<DB>,
+    late: AtomicI64,
+    pub(crate) bar: ProgressBar,
+}
+
+impl<DB: Dialect> Bed<DB> {
+    async fn make(db: Server, seed: u64, duration: Duration) -> Result<(Self, OutboxHandle<DB>)> {
+        let folder = tempfile::Builder::new()
+            .prefix("outbox-torture-")
+            .tempdir()?;
+        let server = match db {
+            Server::Sqlite => None,
+            _ => Some(
+                PrivateServer::launch(db)
+                    .await
+                    .context("a server to torture")?,
+            ),
+        };
+        let url = match &server {
+            Some(server) => server.database().url().to_owned(),
+            None => format!(
+                "sqlite://{}?mode=rwc",
+                folder.path().join("torture.db").display()
+            ),
+        };
+        let strangers = DB::pool(&url, 12).await?;
+        set_up(&strangers).await?;
+        let start = async || {
+            let builder = builder(strangers.clone()).auto_migrate();
+            producing(builder).start().await
+        };
+        let handle = started(start).await?;
+        let mut wires = Vec::new();
+        let mut workers = Vec::new();
+        for number in 0..WORKERS {
+            if server.is_some() {
+                wires.push(Wire::to(&url).await);
+            }
+            let url = wires.get(number).map_or(&*url, Wire::url);
+            // One of them has to make do with a single connection.
+            let connections = if number == 0 { 1 } else { 6 };
+            let role = Role {
+                db,
+                producer: None,
+                ledger: None,
+                connections,
+                seed,
+            };
+            let worker = Worker::start(role, number, url.to_owned(), folder.path())?;
+            workers.push(Mutex::new(worker));
+        }
+        let bed = Self {
+            url,
+            db,
+            seed,
+            folder,
+            wires,
+            workers,
+            outbox: handle.outbox().clone(),
+            strangers,
+            late: AtomicI64::new(0),
+            bar: progress_bar(duration),
+            server: server.map(Mutex::new),
+        };
+        Ok((bed, handle))
+    }
+
+    fn start_producers(&self) -> Result<Vec<Process>> {
+        let start = |number| {
+            let role = Role {
+                db: self.db,
+                producer: Some(number),
+                ledger: None,
+                connections: 4,
+                seed: self.seed.wrapping_add(1 + number.cast_unsigned() * 1000),
+            };
+            let log = self.folder.path().join(format!("producer-{number}.log"));
+            Process::start(&role, &self.url, &log)
+        };
+        (0..PRODUCERS).map(start).collect()
+    }
+
+    pub(crate) fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
+    pub(crate) async fn worker(&self, number: usize) -> MutexGuard<'_, Worker> {
+        self.workers[number].lock().await
+    }
+
+    /// The wire of a worker, where there is a network.
+    pub(crate) fn wire(&self, worker: usize) -> Option<&Wire> {
+        self.wires.get(worker)
+    }
+
+    /// What went silent would stay so for as long as the server's system believes in it.
+    pub(crate) fn cut_wires(&self) {
+        for wire in &self.wires {
+            wire.cut();
+        }
+    }
+
+    pub(crate) fn next_late(&self) -> i64 {
+        self.late.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A connection of a stranger's own.
+    pub(crate) async fn connect(&self) -> Result<DB::Connection> {
+        Ok(DB::Connection::connect(&self.url).await?)
+    }
+
+    /// Kills a worker at a request of its own.
+    pub(crate) async fn kill_at(
+        &self,
+        worker: usize,
+        request: u64,
+        fault: WireFault,
+    ) -> Result<()> {
+        let Some(wire) = self.wire(worker) else {
+            return Ok(());
+        };
+        wire.fail_at(request, fault, After::Silent);
+        let _ = timeout(TRAP, wire.wait_tripped()).await;
+        let mut worker = self.worker(worker).await;
+        worker.process.kill().await;
+        wire.cut();
+        wire.heal();
+        worker.replace().await
+    }
+
+    pub(crate) async fn kill_server(&self) -> Result<()> {
+        let Some(server) = &self.server else {
+            return Ok(());
+        };
+        let mut server = server.lock().await;
+        server.kill().await;
+        sleep(Duration::from_millis(200)).await;
+        server.start_again().await;
+        Ok(())
+    }
+
+    /// Starts workers again that ended by themselves.
+    async fn supervise(self: Arc<Self>, over: CancellationToken) -> Result<()> {
+        let mut looks = tokio::time::interval(Duration::from_millis(100));
+        while over.run_until_cancelled(looks.tick()).await.is_some() {
+            for worker in &self.workers {
+                // Whoever has it knows what it is doing.
+                if let Ok(mut worker) = worker.try_lock()
+                    && worker.process.has_ended()
+                {
+                    worker.replace().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks how far it is, again and again.
+    async fn watch(self: Arc<Self>, over: CancellationToken) -> Vec<Look> {
+        let mut looks = Vec::new();
+        let mut ticks = tokio::time::interval(Duration::from_millis(250));
+        let loud = !std::io::stderr().is_terminal();
+        let mut said = Instant::now();
+        while over.run_until_cancelled(ticks.tick()).await.is_some() {
+            let look = timeout(Duration::from_secs(2), evidence::look(&self.strangers)).await;
+            let Ok(Ok(look)) = look else { continue };
+            self.bar
+                .set_position(u64::try_from(look.settled()).unwrap_or(0));
+            if loud && said.elapsed() > Duration::from_secs(10) {
+                said = Instant::now();
+                eprintln!(
+                    "  {} enqueued, {} settled; {}",
+                    look.sequenced(),
+                    look.settled(),
+                    self.bar.message()
+                );
+            }
+            looks.push(look);
+        }
+        looks
+    }
+
+    /// Waits until everything that is committed now is settled.
+    async fn settle_all(&self) -> Result<()> {
+        let until = Instant::now() + DRAIN;
+        let mut committed = None;
+        let mut wanted: Option<Vec<Partition>> = None;
+        loop {
+            let found = self.progress(&mut committed).await;
+            if let (Ok(found), Some(committed)) = (&found, committed) {
+                let sequenced: i64 = found.iter().map(|one| one.last_seq).sum();
+                if sequenced >= committed && wanted.is_none() {
+                    wanted = Some(found.clone());
+                }
+                let settled = |wanted: &Vec<Partition>| {
+                    let mut pairs = wanted.iter().zip(found);
+                    pairs.all(|(wanted, found)| found.processed_seq >= wanted.last_seq)
+                };
+                if wanted.as_ref().is_some_and(settled) {
+                    return Ok(());
+                }
+            }
+            if Instant::now() > until {
+                bail!("{committed:?} committed, wanted {wanted:?}, after {DRAIN:?} {found:?}");
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn progress(&self, committed: &mut Option<i64>) -> Result<Vec<Partition>> {
+        if committed.is_none() {
+            *committed = Some(evidence::committed(&self.strangers).await?);
+        }
+        evidence::partitions(&self.strangers).await
+    }
+
+    /// Waits until what was settled is removed.
+    async fn wait_swept(&self) -> Result<()> {
+        let until = Instant::now() + DRAIN;
+        while Instant::now() < until {
+            if evidence::left_behind(&self.strangers).await?.is_empty() {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        // The verdict says what it is.
+        Ok(())
+    }
+
+    /// A message for every partition.
+    async fn probe(&self) -> Result<()> {
+        for (number, queue) in (0..).zip(Queue::ALL) {
+            for partition in 0..u32::from(Queue::PARTITIONS.count()) {
+                let order = Order {
+                    producer: PROBE,
+                    number: number * 1000 + i64::from(partition),
+                    script: Script::Fine,
+                };
+                let placed = Placed {
+                    order,
+                    queue,
+                    key: i64::from(partition),
+                    partition: Some(partition),
+                };
+                let probe = self.outbox.transaction(async |connection| {
+                    write(&self.outbox, connection, &[placed]).await
+                });
+                if let Err(error) = probe.await {
+                    bail!("the probe was not enqueued: {error:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tables of the application.
+async fn set_up<DB: Dialect>(pool: &Pool<DB>) -> Result<()> {
+    let mut connection = pool.acquire().await?;
+    let effects = format!(
+        "CREATE TABLE effects (place {}, part BIGINT NOT NULL, seq BIGINT NOT NULL, \
+         epoch BIGINT NOT NULL, attempts BIGINT NOT NULL, producer BIGINT NOT NULL, \
+         number BIGINT NOT NULL, made_at BIGINT NOT NULL)",
+        DB::NUMBERED
+    );
+    for statement in [
+        &*effects,
+        "CREATE TABLE business (producer BIGINT NOT NULL, number BIGINT NOT NULL, \
+         queue BIGINT NOT NULL, key_number BIGINT NOT NULL, script BIGINT NOT NULL, \
+         message_id BIGINT NOT NULL, PRIMARY KEY (producer, number))",
+        "CREATE TABLE accounts (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL)",
+        "INSERT INTO accounts VALUES (1, 0), (2, 0)",
+    ] {
+        DB::run(&mut connection, statement.to_owned()).await?;
+    }
+    Ok(())
+}
+
+fn progress_bar(duration: Duration) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    let style = ProgressStyle::with_template("[{elapsed_precise}] {pos} settled; {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    bar.set_message(format!("{} s of trouble", duration.as_secs()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Puts what the processes wrote where it stays.
+fn keep_logs(folder: &TempDir, reports: &Path) -> Result<PathBuf> {
+    let kept = reports.join("kept");
+    std::fs::create_dir_all(&kept)?;
+    for entry in std::fs::read_dir(folder.path())? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), kept.join(entry.file_name()))?;
+    }
+    Ok(kept)
+}
+
+/// A worker's place: one process after the other.
+pub(crate) struct Worker {
+    role: Role,
+    number: usize,
+    url: String,
+    folder: PathBuf,
+    process: Process,
+    generation: u32,
+}
+
+impl Worker {
+    fn start(mut role: Role, number: usize, url: String, folder: &Path) -> Result<Self> {
+        let generation = 0;
+        role.ledger = Some(ledger_of(folder, number, generation));
+        let process = Process::start(&role, &url, &log_of(folder, number))?;
+        Ok(Self {
+            role,
+            number,
+            url,
+            folder: folder.to_owned(),
+            process,
+            generation,
+        })
+    }
+
+    /// `kill -9`, and another process.
+    pub(crate) async fn replace(&mut self) -> Result<()> {
+        self.process.kill().await;
+        self.generation += 1;
+        self.role.ledger = Some(ledger_of(&self.folder, self.number, self.generation));
+        let log = log_of(&self.folder, self.number);
+        self.process = Process::start(&self.role, &self.url, &log)?;
+        Ok(())
+    }
+
+    /// An orderly stop, and another process.
+    pub(crate) async fn restart(&mut self) -> Result<()> {
+        if !self.process.has_ended() {
+            // One that is told to stop while it dies of a message need not end well.
+            let _ = self.process.stop().await;
+        }
+        self.replace().await
+    }
+
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        self.process.stop().await.map(drop)
+    }
+
+    pub(crate) fn freeze(&self) {
+        let _ = self.process.freeze();
+    }
+
+    pub(crate) fn thaw(&self) {
+        let _ = self.process.thaw();
+    }
+}
+
+fn ledger_of(folder: &Path, number: usize, generation: u32) -> PathBuf {
+    folder.join(format!("ledger-{number}-{generation}.txt"))
+}
+
+fn log_of(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("worker-{number}.log"))
+}

@@ -1,0 +1,147 @@
+//! What the leased handlers did, written down where nobody who is killed or cut off can take it back: a
+//! line in a file, made durable, when a message comes and when it is done.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, bail};
+use outbox::OutboxMessage;
+
+use crate::script::Order;
+
+/// Milliseconds of a clock that all processes share and that nobody can set.
+pub(crate) fn now() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+}
+
+/// A delivery, as its handler saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) partition: i64,
+    pub(crate) seq: i64,
+    pub(crate) id: i64,
+    pub(crate) epoch: i64,
+    pub(crate) attempts: i64,
+    /// `None` if the payload was not what any producer sends.
+    pub(crate) order: Option<(i64, i64)>,
+    pub(crate) start: i64,
+    /// When the handler was done, and whether with success. Neither if it was stopped or killed.
+    pub(crate) end: Option<(i64, bool)>,
+}
+
+/// The file of one process.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: Mutex<File>,
+}
+
+impl Ledger {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.with_context(|| format!("open the ledger {}", path.display()))?;
+        Ok(Self {
+            file: Mutex::new(file),
+        })
+    }
+
+    /// A message has come.
+    pub(crate) fn start(&self, message: &OutboxMessage, order: Option<Order>) -> Result<()> {
+        let OutboxMessage {
+            partition,
+            seq,
+            id,
+            epoch,
+            attempts,
+            ..
+        } = message;
+        let (producer, number) = order.map_or((-1, -1), |order| (order.producer, order.number));
+        let now = now();
+        self.write(&format!(
+            "S {partition} {seq} {} {epoch} {attempts} {producer} {number} {now}\n",
+            id.0
+        ))
+    }
+
+    /// It is done.
+    pub(crate) fn end(&self, message: &OutboxMessage, success: bool) -> Result<()> {
+        let OutboxMessage {
+            partition,
+            seq,
+            epoch,
+            attempts,
+            ..
+        } = message;
+        let (now, success) = (now(), i64::from(success));
+        self.write(&format!(
+            "E {partition} {seq} {epoch} {attempts} {success} {now}\n"
+        ))
+    }
+
+    fn write(&self, line: &str) -> Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(line.as_bytes())?;
+        file.sync_data()?;
+        Ok(())
+    }
+}
+
+/// What is in a file; a line that was cut off says nothing.
+pub(crate) fn read(path: &Path) -> Result<Vec<Delivery>> {
+    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let (mut file, mut line) = (BufReader::new(file), Vec::new());
+    let mut deliveries = Vec::new();
+    let mut open = HashMap::new();
+    while file.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+        let text = String::from_utf8_lossy(&line);
+        let (kind, numbers) = text.trim_end().split_once(' ').unwrap_or_default();
+        let numbers: Vec<i64> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
+        match (kind, &numbers[..]) {
+            ("S", &[partition, seq, id, epoch, attempts, producer, number, start]) => {
+                open.insert((partition, seq, epoch, attempts), deliveries.len());
+                deliveries.push(Delivery {
+                    partition,
+                    seq,
+                    id,
+                    epoch,
+                    attempts,
+                    order: (producer >= 0).then_some((producer, number)),
+                    start,
+                    end: None,
+                });
+            }
+            ("E", &[partition, seq, epoch, attempts, success, end]) => {
+                if let Some(place) = open.remove(&(partition, seq, epoch, attempts)) {
+                    let delivery: &mut Delivery = &mut deliveries[place];
+                    delivery.end = Some((end, success == 1));
+                }
+            }
+            _ => bail!(
+                "the ledger {} has a line nobody wrote: {text}",
+                path.display()
+            ),
+        }
+        line.clear();
+    }
+    Ok(deliveries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cut_off_was_never_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let text = "S 1 7 70 2 0 3 4 1000\nE 1 7 2 0 1 1001\nS 1 8 71 2 0 3 5 1002\nE 1 8 2 0 1 10";
+        std::fs::write(&path, text).unwrap();
+        let deliveries = read(&path).unwrap();
+        let ends: Vec<_> = deliveries.iter().map(|delivery| delivery.end).collect();
+        assert_eq!(ends, [Some((1001, true)), None]);
+        assert_eq!(deliveries[1].order, Some((3, 5)));
+    }
+}

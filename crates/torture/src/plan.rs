@@ -1,0 +1,170 @@
+//! Which faults come when: drawn from the seed and nothing else, so a seed repeats its plan.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use testbed::Server;
+
+/// How many worker processes there are.
+pub(crate) const WORKERS: usize = 3;
+/// What is left between two faults on average.
+const PACE: Duration = Duration::from_millis(900);
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Fault {
+    /// `kill -9`, and a new process in its place.
+    KillWorker,
+    /// `kill -9` when the nth request from now on is about to be sent.
+    KillBeforeRequest(u64),
+    /// `kill -9` when the server has done what the nth request from now on asks, and nobody was told.
+    KillAfterRequest(u64),
+    /// SIGSTOP until the lease has long run out, then SIGCONT.
+    Freeze,
+    /// An orderly stop, and a new process.
+    Restart,
+    /// The server is killed and started again.
+    KillServer,
+    /// All connections of a worker break.
+    Cut,
+    /// All connections of a worker break in one direction.
+    HalfClose,
+    /// A worker's connections break in the middle of what they carry.
+    CutAfterBytes(u64),
+    /// Nothing arrives any more, in either direction, and nobody is told.
+    Blackhole,
+    /// Everything takes longer.
+    Delay,
+    /// A COMMIT is carried out, and its reply is lost.
+    LoseCommit,
+    /// The nth request is carried out, and its reply is lost.
+    LoseReply(u64),
+    /// A producer that enqueues first and commits last.
+    LateCommit,
+    /// A transaction that only reads, and stays.
+    HeldSnapshot,
+    /// The database's clock seems to have jumped ahead: every lease has run out.
+    LeasesExpire,
+    /// The database's clock seems to have jumped back: leases last for another hour.
+    LeasesLast,
+    /// Strangers deadlock each other.
+    Deadlocks,
+    /// Every connection that the server has is taken.
+    Crowd,
+    /// Somebody holds the write lock of the file.
+    Busy,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KillWorker => "worker killed",
+            Self::KillBeforeRequest(_) => "worker killed before a request",
+            Self::KillAfterRequest(_) => "worker killed after a request",
+            Self::Freeze => "worker frozen past its lease",
+            Self::Restart => "worker restarted",
+            Self::KillServer => "server killed",
+            Self::Cut => "connections cut",
+            Self::HalfClose => "connections half closed",
+            Self::CutAfterBytes(_) => "connections cut in the middle",
+            Self::Blackhole => "network silent",
+            Self::Delay => "network slow",
+            Self::LoseCommit => "commit's reply lost",
+            Self::LoseReply(_) => "a reply lost",
+            Self::LateCommit => "late commit",
+            Self::HeldSnapshot => "forgotten transaction",
+            Self::LeasesExpire => "clock ahead",
+            Self::LeasesLast => "clock back",
+            Self::Deadlocks => "deadlocks beside us",
+            Self::Crowd => "no connection left",
+            Self::Busy => "write lock held",
+        })
+    }
+}
+
+/// A fault and its time, from the beginning of the torture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Planned {
+    pub(crate) at: Duration,
+    pub(crate) fault: Fault,
+    /// Whom it befalls, if it befalls a worker.
+    pub(crate) worker: usize,
+}
+
+/// The faults that this database knows, the frequent ones more than once.
+fn known(server: Server, random: &mut ChaCha8Rng) -> Vec<Fault> {
+    let mut faults = vec![
+        Fault::KillWorker,
+        Fault::KillWorker,
+        Fault::Freeze,
+        Fault::Restart,
+        Fault::LateCommit,
+        Fault::HeldSnapshot,
+        Fault::LeasesExpire,
+        Fault::LeasesLast,
+    ];
+    if server == Server::Sqlite {
+        faults.extend([Fault::Busy, Fault::Busy]);
+    } else {
+        let mut n = || random.random_range(1..40);
+        faults.extend([
+            Fault::KillBeforeRequest(n()),
+            Fault::KillBeforeRequest(n()),
+            Fault::KillAfterRequest(n()),
+            Fault::KillAfterRequest(n()),
+            Fault::LoseReply(n()),
+            Fault::LoseReply(n()),
+            Fault::LoseCommit,
+            Fault::LoseCommit,
+            Fault::CutAfterBytes(n() * 97),
+            Fault::Cut,
+            Fault::HalfClose,
+            Fault::Blackhole,
+            Fault::Delay,
+            Fault::Deadlocks,
+            Fault::Crowd,
+            Fault::KillServer,
+        ]);
+    }
+    faults
+}
+
+/// The plan of a run. It has every fault there is, as far as there is time.
+pub(crate) fn plan(server: Server, seed: u64, duration: Duration) -> Vec<Planned> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut plan = Vec::new();
+    let mut at = Duration::from_secs(2).min(duration / 10);
+    let mut deck = Vec::new();
+    while at < duration {
+        if deck.is_empty() {
+            deck = known(server, &mut random);
+        }
+        // Without putting back: what is rare comes all the same.
+        let place = random.random_range(0..deck.len());
+        plan.push(Planned {
+            at,
+            fault: deck.swap_remove(place),
+            worker: random.random_range(0..WORKERS),
+        });
+        at += PACE.mul_f64(random.random_range(0.2..1.8));
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_its_plan() {
+        let minute = Duration::from_secs(60);
+        for server in Server::ALL {
+            let once = plan(server, 7, minute);
+            assert_eq!(once, plan(server, 7, minute));
+            assert_ne!(once, plan(server, 8, minute));
+            assert!(once.len() > 40, "{} faults on {server}", once.len());
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The bed's processes: this program once more, as a worker or as a producer.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use testbed::Server;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdin};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::dialect::Dialect;
+use crate::{producer, worker};
+
+/// Where the database is: not an argument, for it holds a password.
+const URL: &str = "OUTBOX_TORTURE_URL";
+
+/// What a process is told.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Role {
+    #[arg(long, value_parser = crate::server)]
+    pub(crate) db: Server,
+    /// A producer's number; a worker if there is none.
+    #[arg(long)]
+    pub(crate) producer: Option<i64>,
+    /// Where a worker writes down what it handles.
+    #[arg(long)]
+    pub(crate) ledger: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) connections: u32,
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+impl Role {
+    /// Does it, until standard input ends.
+    pub(crate) async fn run(self) -> Result<()> {
+        let url = std::env::var(URL).context("the bed says where the database is")?;
+        match self.db {
+            Server::Postgres => self.run_on::<sqlx::Postgres>(&url).await,
+            Server::MariaDb | Server::MySql => self.run_on::<sqlx::MySql>(&url).await,
+            Server::Sqlite => self.run_on::<sqlx::Sqlite>(&url).await,
+        }
+    }
+
+    async fn run_on<DB: Dialect>(self, url: &str) -> Result<()> {
+        match self.producer {
+            Some(_) => producer::run::<DB>(&self, url).await,
+            None => worker::run::<DB>(&self, url).await,
+        }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            "process".to_owned(),
+            format!("--db={}", self.db),
+            format!("--connections={}", self.connections),
+            format!("--seed={}", self.seed),
+        ];
+        let ledger = self.ledger.as_ref();
+        arguments.extend(ledger.map(|ledger| format!("--ledger={}", ledger.display())));
+        arguments.extend(self.producer.map(|number| format!("--producer={number}")));
+        arguments
+    }
+}
+
+/// What a process hears on its standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// No more trouble.
+    Calm,
+    /// The bed wants it to stop, or is gone.
+    Stop,
+}
+
+/// Waits for the next word.
+pub(crate) async fn told(lines: &mut Lines<BufReader<Stdin>>) -> Told {
+    match lines.next_line().await {
+        Ok(Some(_)) => Told::Calm,
+        Ok(None) | Err(_) => Told::Stop,
+    }
+}
+
+/// How long an orderly stop may take: the outbox's own deadline and some more.
+const STOP: Duration = Duration::from_secs(20);
+
+/// A process that runs. It is killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    /// Closing it asks the process to stop.
+    input: Option<ChildStdin>,
+    /// Ends with the process, with what it said.
+    said: Option<JoinHandle<Vec<String>>>,
+}
+
+impl Process {
+    pub(crate) fn start(role: &Role, url: &str, log: &Path) -> Result<Self> {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .context("open a log")?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(role.arguments())
+            .env(URL, url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .context("start a process of the bed")?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().context("its output")?;
+        let said = tokio::spawn(async move {
+            let (mut lines, mut said) = (BufReader::new(output).lines(), Vec::new());
+            while let Ok(Some(line)) = lines.next_line().await {
+                said.push(line);
+            }
+            said
+        });
+        Ok(Self {
+            child,
+            input,
+            said: Some(said),
+        })
+    }
+
+    /// Asks for no more trouble.
+    pub(crate) async fn calm(&mut self) -> Result<()> {
+        let input = self.input.as_mut().context("it was told to stop")?;
+        Ok(input.write_all(b"calm\n").await?)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
+        let Some(pid) = pid else {
+            bail!("the process has ended");
+        };
+        kill_process(pid, signal).context("signal a process")
+    }
+
+    /// Stops it in its tracks.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub(crate) async fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill().await;
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// Asks it to stop, and waits for the end. What it said.
+    pub(crate) async fn stop(&mut self) -> Result<Vec<String>> {
+        drop(self.input.take());
+        let status = timeout(STOP, self.child.wait());
+        let status = status.await.context("a process does not stop")??;
+        if !status.success() {
+            bail!("a process that was asked to stop ended with {status}");
+        }
+        let said = self.said.take().context("it has stopped already")?;
+        Ok(said.await?)
+    }
+}

@@ -1,0 +1,254 @@
+//! A producer process: business rows and their messages, in transactions half of which are rolled back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::future::join_all;
+use outbox::{EnqueueMessage, Outbox, OutboxBuilder, OutboxError, OutboxMessageId};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use sqlx::Pool;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio_util::sync::CancellationToken;
+
+use crate::dialect::Dialect;
+use crate::ledger::now;
+use crate::processes::{Role, Told, told};
+use crate::script::{Order, Queue, Script};
+use crate::worker::{builder, started};
+
+/// Producers of one process, each with messages of its own.
+pub(crate) const TASKS: i64 = 4;
+/// The keys of one producer.
+const KEYS: i64 = 3;
+/// Producers that are not processes: those of the bed itself, who commit late, or look whether
+/// everything moves in the end.
+pub(crate) const LATE: i64 = 1_000;
+pub(crate) const PROBE: i64 = 1_001;
+/// The most messages of one transaction.
+const MOST: u32 = 4;
+
+pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
+    let pool = DB::pool(url, role.connections).await?;
+    let first = role.producer.unwrap_or(0) * TASKS;
+    let handle = started(async || producing(builder(pool.clone())).start().await).await?;
+    let (stop, calm) = (CancellationToken::new(), Arc::<AtomicBool>::default());
+    let produce = join_all((0..TASKS).map(|task| {
+        let producer = Producer {
+            pool: pool.clone(),
+            outbox: handle.outbox().clone(),
+            number: first + task,
+            random: ChaCha8Rng::seed_from_u64(role.seed.wrapping_add(task.cast_unsigned())),
+            calm: Arc::clone(&calm),
+            next: 0,
+        };
+        producer.run(stop.clone())
+    }));
+    tokio::join!(produce, async {
+        let mut lines = BufReader::new(tokio::io::stdin()).lines();
+        while told(&mut lines).await == Told::Calm {
+            calm.store(true, Ordering::Relaxed);
+        }
+        stop.cancel();
+    });
+    handle.stop().await;
+    Ok(())
+}
+
+/// Registers both queues without handlers.
+pub(crate) fn producing<DB: Dialect>(builder: OutboxBuilder<DB>) -> OutboxBuilder<DB> {
+    Queue::ALL.into_iter().fold(builder, |builder, queue| {
+        let queue = builder.queue(queue.name(), Queue::PARTITIONS);
+        queue.produce_only()
+    })
+}
+
+struct Producer<DB: Dialect> {
+    pool: Pool<DB>,
+    outbox: Outbox<DB>,
+    number: i64,
+    random: ChaCha8Rng,
+    /// Whether nothing may go wrong any more.
+    calm: Arc<AtomicBool>,
+    /// The next message's number; none is used twice, whatever became of it.
+    next: i64,
+}
+
+/// A transaction that was not committed, or may not have been.
+#[derive(Debug)]
+pub(crate) enum Undone {
+    OnPurpose,
+    Failed(OutboxError),
+}
+
+impl From<OutboxError> for Undone {
+    fn from(error: OutboxError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<sqlx::Error> for Undone {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl<DB: Dialect> Producer<DB> {
+    async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let pause = Duration::from_millis(self.random.random_range(0..12));
+            match self.trade().await {
+                Ok(()) | Err(Undone::OnPurpose) => tokio::time::sleep(pause).await,
+                Err(Undone::Failed(error)) => {
+                    // Whether we may be blamed is for the verdict.
+                    let kind = if is_lost_contact(&error) {
+                        "away"
+                    } else {
+                        "hurt"
+                    };
+                    println!("error {} {kind} {error}", now());
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// One transaction: rows and messages, and an end that is drawn.
+    async fn trade(&mut self) -> Result<(), Undone> {
+        let orders: Vec<_> = (0..self.random.random_range(1..=MOST))
+            .map(|_| self.order())
+            .collect();
+        let commit = self.random.random_bool(0.5);
+        if self.random.random_bool(0.5) {
+            let outbox = self.outbox.clone();
+            outbox
+                .transaction(async |connection| {
+                    write::<DB>(&outbox, connection, &orders).await?;
+                    if commit {
+                        Ok(())
+                    } else {
+                        Err(Undone::OnPurpose)
+                    }
+                })
+                .await
+        } else {
+            let mut transaction = self.pool.begin_with(DB::BEGIN_WRITING).await?;
+            write::<DB>(&self.outbox, &mut transaction, &orders).await?;
+            if commit {
+                transaction.commit().await?;
+                self.outbox.flush();
+                return Ok(());
+            }
+            transaction.rollback().await?;
+            Err(Undone::OnPurpose)
+        }
+    }
+
+    fn order(&mut self) -> Placed {
+        let queue = if self.random.random_bool(0.5) {
+            Queue::Transactional
+        } else {
+            Queue::Leased
+        };
+        let key = self.random.random_range(0..KEYS);
+        // Spread so that no partition is without work.
+        let line = self.number * KEYS + key;
+        let partition = line.rem_euclid(i64::from(Queue::PARTITIONS.count()));
+        let mut script = Script::drawn(|rarity| self.random.random_ratio(1, rarity));
+        if self.calm.load(Ordering::Relaxed) {
+            script = Script::Fine;
+        }
+        self.next += 1;
+        Placed {
+            order: Order {
+                producer: self.number,
+                number: self.next,
+                script,
+            },
+            queue,
+            key,
+            partition: u32::try_from(partition).ok(),
+        }
+    }
+}
+
+/// An order, and where it goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) order: Order,
+    pub(crate) queue: Queue,
+    /// One of its producer's keys, which are in order among themselves.
+    pub(crate) key: i64,
+    /// Its partition; that of the key if there is none.
+    pub(crate) partition: Option<u32>,
+}
+
+impl Placed {
+    /// The business row that commits with the message.
+    fn row(&self, id: OutboxMessageId) -> String {
+        let Order {
+            producer,
+            number,
+            script,
+        } = self.order;
+        format!(
+            "INSERT INTO business (producer, number, queue, key_number, script, message_id) \
+             VALUES ({producer}, {number}, {}, {}, {}, {id})",
+            self.queue.number(),
+            self.key,
+            script.number()
+        )
+    }
+
+    fn message(&self) -> EnqueueMessage {
+        let (payload, kind) = (self.order.payload(), "torture");
+        match self.partition {
+            Some(partition) => EnqueueMessage::to(partition, payload, kind),
+            None => {
+                let key = format!("{}-{}", self.order.producer, self.key);
+                EnqueueMessage::keyed(key, payload, kind)
+            }
+        }
+    }
+}
+
+/// Writes messages and rows: one by one, as an application does.
+pub(crate) async fn write<DB: Dialect>(
+    outbox: &Outbox<DB>,
+    connection: &mut DB::Connection,
+    orders: &[Placed],
+) -> Result<(), Undone> {
+    for placed in orders {
+        let message = placed.message();
+        let id = outbox
+            .enqueue(connection, placed.queue.name(), message)
+            .await?;
+        DB::run(connection, placed.row(id)).await?;
+    }
+    Ok(())
+}
+
+/// Whether the server was away, or cut us off: faults of the bed's own making.
+fn is_lost_contact(error: &OutboxError) -> bool {
+    let OutboxError::Database(error) = error else {
+        return false;
+    };
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Database(error) => matches!(
+            error.code().as_deref(),
+            // PostgreSQL: connection exceptions, shutdowns, too many connections.
+            Some("08000" | "08003" | "08006" | "57P01" | "57P02" | "57P03" | "53300")
+            // MySQL: too many connections, shutdown; both with the code of their class.
+            | Some("08004" | "08S01")
+        ),
+        _ => false,
+    }
+}

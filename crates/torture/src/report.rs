@@ -1,0 +1,218 @@
+//! The report: text for the terminal, JSON for programs, a page with the time line for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use crate::RunOptions;
+use crate::evidence::Evidence;
+use crate::faults::Made;
+use crate::plan::Planned;
+use crate::verdict::{Invariant, Verdict};
+
+/// Writes all three, and answers the text.
+pub(crate) fn write(
+    options: &RunOptions,
+    seed: u64,
+    plan: &[Planned],
+    evidence: &Evidence,
+    verdict: &Verdict,
+) -> Result<String> {
+    let folder = &options.reports;
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let head = Head {
+        db: options.db.name(),
+        seed,
+        seconds: options.seconds,
+    };
+    let text = text(&head, evidence, verdict);
+    let place = |ending: &str| folder.join(format!("{}.{ending}", head.db));
+    fs::write(place("txt"), &text)?;
+    let json = json(&head, plan, evidence, verdict);
+    fs::write(place("json"), serde_json::to_string_pretty(&json)?)?;
+    fs::write(place("html"), page(&head, &text, evidence))?;
+    Ok(text)
+}
+
+/// Which run it was.
+struct Head {
+    db: &'static str,
+    seed: u64,
+    seconds: u64,
+}
+
+fn by_kind(faults: &[Made]) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    for made in faults {
+        *kinds.entry(made.fault.to_string()).or_default() += 1;
+    }
+    kinds
+}
+
+/// Of sorted figures.
+fn quantile(sorted: &[i64], percent: usize) -> i64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(last * percent / 100).copied().unwrap_or(0)
+}
+
+fn text(head: &Head, evidence: &Evidence, verdict: &Verdict) -> String {
+    let Head { db, seed, seconds } = head;
+    let figures = &verdict.figures;
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{line}");
+    };
+    line(format!(
+        "{db}, seed {seed}: {} messages, {} faults in {seconds} s",
+        figures.messages,
+        evidence.faults.len()
+    ));
+    for (kind, count) in by_kind(&evidence.faults) {
+        line(format!("  {count:>5} × {kind}"));
+    }
+    for invariant in Invariant::ALL {
+        let (count, examples) = verdict.examples(invariant);
+        let mark = if count == 0 { "kept" } else { "BROKEN" };
+        line(format!("  {mark:<6} {}", invariant.about()));
+        for example in examples {
+            line(format!("         {example}"));
+        }
+        if count > examples.len() {
+            line(format!("         and {} more", count - examples.len()));
+        }
+    }
+    let redelivered = figures.redeliveries as f64 * 100.0 / figures.deliveries.max(1) as f64;
+    line(format!(
+        "  {} deliveries, {redelivered:.2} % of them again; {} dead letters; recovery p99 {} ms, worst \
+         {} ms; longest stall of a partition {} ms; producers found the server away {} times",
+        figures.deliveries,
+        figures.dead_letters,
+        quantile(&figures.recoveries, 99),
+        quantile(&figures.recoveries, 100),
+        figures.longest_stall,
+        figures.turned_away
+    ));
+    text
+}
+
+fn json(
+    head: &Head,
+    plan: &[Planned],
+    evidence: &Evidence,
+    verdict: &Verdict,
+) -> serde_json::Value {
+    let figures = &verdict.figures;
+    let invariant = |invariant: Invariant| {
+        let (count, examples) = verdict.examples(invariant);
+        json!({"about": invariant.about(), "violations": count, "examples": examples})
+    };
+    let planned = |planned: &Planned| {
+        json!({
+            "at_ms": planned.at.as_millis() as u64,
+            "fault": format!("{:?}", planned.fault),
+            "worker": planned.worker,
+        })
+    };
+    json!({
+        "database": head.db,
+        "seed": head.seed,
+        "seconds": head.seconds,
+        "kept": verdict.is_kept(),
+        "messages": figures.messages,
+        "deliveries": figures.deliveries,
+        "redeliveries": figures.redeliveries,
+        "dead_letters": figures.dead_letters,
+        "recovery_p99_ms": quantile(&figures.recoveries, 99),
+        "recovery_worst_ms": quantile(&figures.recoveries, 100),
+        "longest_stall_ms": figures.longest_stall,
+        "turned_away": figures.turned_away,
+        "faults": by_kind(&evidence.faults),
+        "invariants": Invariant::ALL.map(invariant),
+        "plan": plan.iter().map(planned).collect::<Vec<_>>(),
+    })
+}
+
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 160.0;
+
+/// A page that needs nothing but itself.
+fn page(head: &Head, text: &str, evidence: &Evidence) -> String {
+    let from = evidence.looks.first().map_or(0, |look| look.at);
+    let to = evidence
+        .looks
+        .last()
+        .map_or(1, |look| look.at)
+        .max(from + 1);
+    let x = |at: i64| (at - from) as f64 / (to - from) as f64 * WIDTH;
+    let rates: Vec<(f64, f64)> = evidence
+        .looks
+        .windows(2)
+        .map(|pair| {
+            let seconds = (pair[1].at - pair[0].at).max(1) as f64 / 1000.0;
+            let rate = (pair[1].settled() - pair[0].settled()) as f64 / seconds;
+            (x(pair[1].at), rate.max(0.0))
+        })
+        .collect();
+    let lags: Vec<(f64, f64)> = evidence
+        .looks
+        .iter()
+        .map(|look| (x(look.at), (look.sequenced() - look.settled()) as f64))
+        .collect();
+    let marks: String = evidence
+        .faults
+        .iter()
+        .map(|made| {
+            let (left, right) = (x(made.from), x(made.to).max(x(made.from) + 2.0));
+            format!(
+                "<rect x=\"{left:.1}\" y=\"0\" width=\"{:.1}\" height=\"{HEIGHT}\">\
+                 <title>{}, {} ms</title></rect>",
+                right - left,
+                made.fault,
+                made.to - made.from
+            )
+        })
+        .collect();
+    let Head { db, seed, seconds } = head;
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>outbox under torture: {db}, seed {seed}</title>\n<style>\n{STYLE}</style>\n\
+         <h1>{db}: {seconds} s of trouble, seed {seed}</h1>\n\
+         {}{}<p>Each red mark is a fault; point at it to see which.</p>\n<pre>{}</pre>\n</html>\n",
+        chart("settled per second", &rates, &marks),
+        chart("numbered and not settled", &lags, &marks),
+        escaped(text)
+    )
+}
+
+const STYLE: &str = "body { font: 16px/1.5 system-ui, sans-serif; max-width: 1040px; margin: 2rem auto; \
+padding: 0 1rem; color: #222; background: #fff }\nsvg { width: 100%; height: auto; background: #f6f6f4; \
+overflow: visible }\nfigure { margin: 1.5rem 0 }\nrect { fill: #c0392b; opacity: .18 }\n\
+rect:hover { opacity: .6 }\npolyline { fill: none; stroke: #1f5f99; stroke-width: 1.5 }\n\
+text { font-size: 12px; fill: #555 }\npre { overflow-x: auto; background: #f6f6f4; padding: 1rem }\n\
+@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b } \
+svg, pre { background: #262626 } polyline { stroke: #6fb1ec } text { fill: #aaa } }\n";
+
+fn chart(title: &str, points: &[(f64, f64)], marks: &str) -> String {
+    let most = points.iter().map(|(_, y)| *y).fold(1.0, f64::max);
+    let line: Vec<String> = points
+        .iter()
+        .map(|(x, y)| format!("{x:.1},{:.1}", HEIGHT - y / most * HEIGHT))
+        .collect();
+    format!(
+        "<figure><figcaption>{title}, at most {most:.0}</figcaption>\
+         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">{marks}\
+         <polyline points=\"{}\"/></svg></figure>\n",
+        line.join(" ")
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

@@ -1,0 +1,608 @@
+//! Whether the promises were kept, going by the evidence.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::bed::GRACE;
+use crate::evidence::{Committed, Evidence, Look};
+use crate::faults::Made;
+use crate::script::{Queue, Script};
+use crate::worker::LEASE;
+
+/// The most examples of one kind that are told.
+const EXAMPLES: usize = 5;
+
+/// How long after a fault's end a settlement may still be lost to it, in milliseconds.
+const SETTLED_WITHIN: i64 = 2_000;
+
+/// What must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Invariant {
+    Delivered,
+    NothingElse,
+    DenseAndInOrder,
+    ProducersOrder,
+    EpochsGrow,
+    OneEffect,
+    DeadLettersExact,
+    MovesAgain,
+    NothingLeft,
+    AttemptsExplained,
+    ProducersUnhurt,
+}
+
+impl Invariant {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Delivered,
+        Self::NothingElse,
+        Self::DenseAndInOrder,
+        Self::ProducersOrder,
+        Self::EpochsGrow,
+        Self::OneEffect,
+        Self::DeadLettersExact,
+        Self::MovesAgain,
+        Self::NothingLeft,
+        Self::AttemptsExplained,
+        Self::ProducersUnhurt,
+    ];
+
+    pub(crate) const fn about(self) -> &'static str {
+        match self {
+            Self::Delivered => "I1  every committed message was delivered or dead-lettered",
+            Self::NothingElse => "I2  nothing else was delivered, and nothing changed on the way",
+            Self::DenseAndInOrder => "I3  numbers have no holes, and first deliveries are in order",
+            Self::ProducersOrder => "I4  each producer's order per key was kept",
+            Self::EpochsGrow => "I5  who settles later has the higher epoch",
+            Self::OneEffect => "I6  exactly one effect per message",
+            Self::DeadLettersExact => "I7  the dead letters are the poisons, once each",
+            Self::MovesAgain => "I8  every partition moved again in time",
+            Self::NothingLeft => "I9  no row, lease, process or connection was left behind",
+            Self::AttemptsExplained => "I10 attempts are the failures and the crashes",
+            Self::ProducersUnhurt => "I11 no producer saw an error of ours",
+        }
+    }
+}
+
+/// What was found of each invariant, and what can be said of the run.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: BTreeMap<Invariant, Vec<String>>,
+    pub(crate) figures: Figures,
+}
+
+/// What can be said of a run.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Figures {
+    pub(crate) messages: usize,
+    pub(crate) deliveries: usize,
+    /// Of leased messages, beyond the first of each.
+    pub(crate) redeliveries: usize,
+    pub(crate) dead_letters: usize,
+    /// From a fault's end until every partition moved, in milliseconds, sorted.
+    pub(crate) recoveries: Vec<i64>,
+    /// The longest time in which a partition did not move.
+    pub(crate) longest_stall: i64,
+    /// How often producers found the server away.
+    pub(crate) turned_away: usize,
+}
+
+impl Verdict {
+    pub(crate) fn is_kept(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    fn say(&mut self, invariant: Invariant, what: impl FnOnce() -> String) {
+        self.violations.entry(invariant).or_default().push(what());
+    }
+
+    pub(crate) fn examples(&self, invariant: Invariant) -> (usize, &[String]) {
+        let found = self
+            .violations
+            .get(&invariant)
+            .map_or(&[][..], |found| found);
+        (found.len(), &found[..found.len().min(EXAMPLES)])
+    }
+}
+
+/// Where a message stood in its partition.
+type Place = (Queue, i64, i64);
+
+pub(crate) fn judge(evidence: &Evidence) -> Verdict {
+    let mut verdict = Verdict::default();
+    let by_order: HashMap<(i64, i64), &Committed> = evidence
+        .committed
+        .iter()
+        .map(|one| ((one.producer, one.number), one))
+        .collect();
+    let places = places(evidence, &by_order, &mut verdict);
+    delivered(evidence, &by_order, &mut verdict);
+    in_order(evidence, &mut verdict);
+    producers_order(evidence, &places, &mut verdict);
+    epochs(evidence, &mut verdict);
+    effects(evidence, &by_order, &mut verdict);
+    dead_letters(evidence, &mut verdict);
+    moves_again(evidence, &mut verdict);
+    attempts(evidence, &mut verdict);
+    for left in &evidence.left {
+        verdict.say(Invariant::NothingLeft, || left.clone());
+    }
+    for line in &evidence.said {
+        if line.contains(" hurt ") {
+            verdict.say(Invariant::ProducersUnhurt, || line.clone());
+        }
+    }
+    verdict.figures = figures(evidence);
+    verdict
+}
+
+/// Where each message was delivered, by its id. What was delivered without having been committed is a
+/// phantom.
+fn places(
+    evidence: &Evidence,
+    by_order: &HashMap<(i64, i64), &Committed>,
+    verdict: &mut Verdict,
+) -> HashMap<i64, Place> {
+    let mut places = HashMap::new();
+    for effect in &evidence.effects {
+        match by_order.get(&(effect.producer, effect.number)) {
+            Some(one) if one.queue == Queue::Transactional => {
+                let place = (Queue::Transactional, effect.partition, effect.seq);
+                places.insert(one.id, place);
+            }
+            _ => verdict.say(Invariant::NothingElse, || format!("{effect:?}")),
+        }
+    }
+    for delivery in &evidence.deliveries {
+        let one = delivery.order.and_then(|order| by_order.get(&order));
+        match one {
+            Some(one) if one.id == delivery.id && one.queue == Queue::Leased => {
+                let place = (Queue::Leased, delivery.partition, delivery.seq);
+                let other = places.insert(one.id, place);
+                if other.is_some_and(|other| other != place) {
+                    verdict.say(Invariant::DenseAndInOrder, || {
+                        format!("a message changed its place from {other:?}: {delivery:?}")
+                    });
+                }
+            }
+            _ => verdict.say(Invariant::NothingElse, || format!("{delivery:?}")),
+        }
+    }
+    let ids: HashSet<i64> = evidence.committed.iter().map(|one| one.id).collect();
+    for dead in &evidence.dead {
+        if ids.contains(&dead.id) {
+            places.insert(dead.id, (dead.queue, dead.partition, dead.seq));
+        } else {
+            verdict.say(Invariant::NothingElse, || format!("{dead:?}"));
+        }
+    }
+    places
+}
+
+fn delivered(
+    evidence: &Evidence,
+    by_order: &HashMap<(i64, i64), &Committed>,
+    verdict: &mut Verdict,
+) {
+    // A handler writes its success down before it tells anybody.
+    let acked = evidence
+        .deliveries
+        .iter()
+        .filter(|delivery| delivery.end.is_some_and(|(_, success)| success));
+    let mut done: HashSet<(i64, i64)> = acked.filter_map(|delivery| delivery.order).collect();
+    done.extend(
+        evidence
+            .effects
+            .iter()
+            .map(|one| (one.producer, one.number)),
+    );
+    let dead: HashSet<i64> = evidence.dead.iter().map(|dead| dead.id).collect();
+    for (order, one) in by_order {
+        if !done.contains(order) && !dead.contains(&one.id) {
+            verdict.say(Invariant::Delivered, || format!("{one:?}"));
+        }
+    }
+}
+
+fn in_order(evidence: &Evidence, verdict: &mut Verdict) {
+    let mut firsts: BTreeMap<(Queue, i64), Vec<i64>> = BTreeMap::new();
+    let mut seen = HashSet::new();
+    for delivery in &evidence.deliveries {
+        let partition = (Queue::Leased, delivery.partition);
+        if seen.insert((partition, delivery.seq)) {
+            firsts.entry(partition).or_default().push(delivery.seq);
+        }
+    }
+    for effect in &evidence.effects {
+        let partition = (Queue::Transactional, effect.partition);
+        firsts.entry(partition).or_default().push(effect.seq);
+    }
+    for (partition, seqs) in &firsts {
+        for pair in seqs.windows(2) {
+            if pair[0] >= pair[1] {
+                verdict.say(Invariant::DenseAndInOrder, || {
+                    format!("{partition:?}: {} came after {}", pair[1], pair[0])
+                });
+            }
+        }
+    }
+    for dead in &evidence.dead {
+        let partition = (dead.queue, dead.partition);
+        firsts.entry(partition).or_default().push(dead.seq);
+    }
+    for one in &evidence.partitions {
+        let seqs = firsts
+            .remove(&(one.queue, one.partition))
+            .unwrap_or_default();
+        let distinct: HashSet<i64> = seqs.into_iter().collect();
+        for seq in 1..=one.last_seq {
+            if !distinct.contains(&seq) {
+                verdict.say(Invariant::DenseAndInOrder, || {
+                    format!("no {seq} in {one:?}")
+                });
+            }
+        }
+        if let Some(seq) = distinct.iter().find(|seq| **seq > one.last_seq) {
+            verdict.say(Invariant::DenseAndInOrder, || format!("{seq} in {one:?}"));
+        }
+    }
+}
+
+fn producers_order(evidence: &Evidence, places: &HashMap<i64, Place>, verdict: &mut Verdict) {
+    let mut lines: HashMap<(i64, Queue, i64), Vec<(i64, Place)>> = HashMap::new();
+    for one in &evidence.committed {
+        if let Some(place) = places.get(&one.id) {
+            let line = (one.producer, one.queue, one.key);
+            lines.entry(line).or_default().push((one.number, *place));
+        }
+    }
+    for (line, mut numbers) in lines {
+        numbers.sort_unstable();
+        for pair in numbers.windows(2) {
+            let ((_, before), (_, after)) = (pair[0], pair[1]);
+            if before.1 != after.1 || before.2 >= after.2 {
+                verdict.say(Invariant::ProducersOrder, || format!("{line:?}: {pair:?}"));
+            }
+        }
+    }
+}
+
+fn epochs(evidence: &Evidence, verdict: &mut Verdict) {
+    let mut settled: BTreeMap<Place, i64> = BTreeMap::new();
+    for effect in &evidence.effects {
+        settled.insert(
+            (Queue::Transactional, effect.partition, effect.seq),
+            effect.epoch,
+        );
+    }
+    for delivery in &evidence.deliveries {
+        if delivery.end.is_some_and(|(_, success)| success) {
+            let place = (Queue::Leased, delivery.partition, delivery.seq);
+            let epoch = settled.entry(place).or_default();
+            *epoch = delivery.epoch.max(*epoch);
+        }
+    }
+    let mut last: Option<(Place, i64)> = None;
+    for (place, epoch) in settled {
+        if let Some((before, older)) = last
+            && (before.0, before.1) == (place.0, place.1)
+            && older > epoch
+        {
+            verdict.say(Invariant::EpochsGrow, || {
+                format!("{before:?} under {older}, then {place:?} under {epoch}")
+            });
+        }
+        last = Some((place, epoch));
+    }
+}
+
+fn effects(evidence: &Evidence, by_order: &HashMap<(i64, i64), &Committed>, verdict: &mut Verdict) {
+    let mut made: HashMap<(i64, i64), u32> = HashMap::new();
+    for effect in &evidence.effects {
+        *made.entry((effect.producer, effect.number)).or_default() += 1;
+    }
+    for (order, one) in by_order {
+        let expected = u32::from(one.queue == Queue::Transactional && one.script != Script::Poison);
+        let found = made.get(order).copied().unwrap_or(0);
+        if found > expected {
+            verdict.say(Invariant::OneEffect, || {
+                format!("{found} effects of {one:?}")
+            });
+        }
+    }
+}
+
+fn dead_letters(evidence: &Evidence, verdict: &mut Verdict) {
+    let mut dead: HashMap<i64, u32> = HashMap::new();
+    for one in &evidence.dead {
+        *dead.entry(one.id).or_default() += 1;
+    }
+    for one in &evidence.committed {
+        let expected = u32::from(one.script == Script::Poison);
+        let found = dead.get(&one.id).copied().unwrap_or(0);
+        if found != expected {
+            verdict.say(Invariant::DeadLettersExact, || {
+                format!("{found} dead letters of {one:?}")
+            });
+        }
+    }
+}
+
+/// When each partition did something.
+fn moves(evidence: &Evidence) -> BTreeMap<(Queue, i64), Vec<i64>> {
+    let mut moves: BTreeMap<(Queue, i64), Vec<i64>> = BTreeMap::new();
+    for one in &evidence.partitions {
+        moves.entry((one.queue, one.partition)).or_default();
+    }
+    for effect in &evidence.effects {
+        let partition = (Queue::Transactional, effect.partition);
+        moves.entry(partition).or_default().push(effect.at);
+    }
+    for delivery in &evidence.deliveries {
+        if let Some((end, _)) = delivery.end {
+            let partition = (Queue::Leased, delivery.partition);
+            moves.entry(partition).or_default().push(end);
+        }
+    }
+    for moves in moves.values_mut() {
+        moves.sort_unstable();
+    }
+    moves
+}
+
+fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
+    let bound = i64::try_from((LEASE.duration + GRACE).as_millis()).unwrap_or(i64::MAX);
+    for (partition, moves) in moves(evidence) {
+        let next = moves.partition_point(|at| *at < evidence.healed);
+        let took = moves.get(next).map(|at| at - evidence.healed);
+        if took.is_none_or(|took| took > bound) {
+            verdict.say(Invariant::MovesAgain, || {
+                format!("{partition:?} took {took:?} ms of {bound}")
+            });
+        }
+    }
+}
+
+/// An attempt more than before is explained by a failure or by a change of hands.
+fn attempts(evidence: &Evidence, verdict: &mut Verdict) {
+    let mut before: HashMap<i64, Vec<&crate::ledger::Delivery>> = HashMap::new();
+    let mut first_epoch: HashMap<(i64, i64), i64> = HashMap::new();
+    for delivery in &evidence.deliveries {
+        first_epoch
+            .entry((delivery.partition, delivery.seq))
+            .or_insert(delivery.epoch);
+    }
+    for delivery in &evidence.deliveries {
+        let earlier = before.entry(delivery.id).or_default();
+        let failures = earlier
+            .iter()
+            .filter(|one| one.end.is_none_or(|(_, success)| !success));
+        // Whoever took over from its predecessor's holder was charged before it could say so.
+        let predecessor = first_epoch.get(&(delivery.partition, delivery.seq - 1));
+        let hands = delivery.epoch - predecessor.copied().unwrap_or(0).min(delivery.epoch);
+        let explained = i64::try_from(failures.count()).unwrap_or(i64::MAX) + hands;
+        if delivery.attempts > explained {
+            verdict.say(Invariant::AttemptsExplained, || {
+                format!("{explained} explain too little of {delivery:?}")
+            });
+        }
+        // What could not be written down because the network or the process failed was not counted.
+        let disturbed = |from: i64| {
+            let touches =
+                |made: &Made| made.from <= delivery.start && from <= made.to + SETTLED_WITHIN;
+            evidence.faults.iter().any(touches)
+        };
+        let uncounted = earlier.iter().any(|one| {
+            let failed = matches!(one.end, Some((end, false)) if !disturbed(end));
+            failed && one.epoch == delivery.epoch && one.attempts >= delivery.attempts
+        });
+        if uncounted {
+            verdict.say(Invariant::AttemptsExplained, || {
+                format!("a failure was not counted: {delivery:?}")
+            });
+        }
+        earlier.push(delivery);
+    }
+}
+
+/// Since when, and until when, a partition had work and did not move, going by the looks.
+fn stalls(looks: &[Look]) -> Vec<Vec<(i64, i64)>> {
+    let partitions = looks.first().map_or(0, |look| look.partitions.len());
+    (0..partitions)
+        .map(|place| {
+            let mut stalls = Vec::new();
+            let mut since: Option<(i64, i64)> = None;
+            for look in looks {
+                let Some(now) = look.partitions.get(place) else {
+                    continue;
+                };
+                if let Some((from, stood_at)) = since
+                    && stood_at != now.processed_seq
+                {
+                    stalls.push((from, look.at));
+                    since = None;
+                }
+                if since.is_none() && now.processed_seq < now.last_seq {
+                    since = Some((look.at, now.processed_seq));
+                }
+            }
+            stalls
+        })
+        .collect()
+}
+
+fn figures(evidence: &Evidence) -> Figures {
+    let stalls = stalls(&evidence.looks);
+    // Who stood still when a fault was over, until when.
+    let recovery = |made: &Made| {
+        let over = |&&(from, to): &&(i64, i64)| from <= made.to && made.to < to;
+        let ends = stalls.iter().filter_map(|stalls| stalls.iter().find(over));
+        ends.map(|(_, to)| to - made.to).max()
+    };
+    let mut recoveries: Vec<i64> = evidence.faults.iter().filter_map(recovery).collect();
+    recoveries.sort_unstable();
+    let longest = stalls.iter().flatten().map(|(from, to)| to - from).max();
+    let leased = evidence.deliveries.iter().map(|delivery| delivery.id);
+    let distinct: HashSet<i64> = leased.collect();
+    let away = evidence.said.iter().filter(|line| line.contains(" away "));
+    Figures {
+        messages: evidence.committed.len(),
+        deliveries: evidence.deliveries.len() + evidence.effects.len(),
+        redeliveries: evidence.deliveries.len() - distinct.len(),
+        dead_letters: evidence.dead.len(),
+        recoveries,
+        longest_stall: longest.unwrap_or(0),
+        turned_away: away.count(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::{Dead, Effect, Partition};
+    use crate::ledger::Delivery;
+
+    /// Two messages per queue, the second of which is poison; all as it should be.
+    fn good() -> Evidence {
+        let mut evidence = Evidence {
+            healed: 100,
+            ..Evidence::default()
+        };
+        for queue in Queue::ALL {
+            for seq in [1, 2] {
+                let id = queue.number() * 10 + seq;
+                let script = if seq == 2 {
+                    Script::Poison
+                } else {
+                    Script::Fine
+                };
+                evidence.committed.push(Committed {
+                    producer: 0,
+                    number: id,
+                    queue,
+                    key: 0,
+                    script,
+                    id,
+                });
+            }
+            evidence.dead.push(Dead {
+                queue,
+                partition: 0,
+                seq: 2,
+                id: queue.number() * 10 + 2,
+            });
+            evidence.partitions.push(Partition {
+                queue,
+                partition: 0,
+                last_seq: 2,
+                processed_seq: 2,
+            });
+        }
+        evidence.effects.push(Effect {
+            partition: 0,
+            seq: 1,
+            epoch: 1,
+            producer: 0,
+            number: 1,
+            at: 101,
+        });
+        for (seq, success) in [(1, true), (2, false)] {
+            evidence.deliveries.push(Delivery {
+                partition: 0,
+                seq,
+                id: 10 + seq,
+                epoch: 1,
+                attempts: 0,
+                order: Some((0, 10 + seq)),
+                start: 100 + seq,
+                end: Some((100 + seq, success)),
+            });
+        }
+        evidence
+    }
+
+    /// What is found when the evidence is changed.
+    fn found(change: impl FnOnce(&mut Evidence)) -> Vec<Invariant> {
+        let mut evidence = good();
+        change(&mut evidence);
+        judge(&evidence).violations.into_keys().collect()
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left_alone() {
+        assert_eq!(found(|_| {}), []);
+    }
+
+    #[test]
+    fn a_stall_is_work_that_stands_still() {
+        let look = |at, processed_seq, last_seq| Look {
+            at,
+            partitions: vec![Partition {
+                queue: Queue::Leased,
+                partition: 0,
+                last_seq,
+                processed_seq,
+            }],
+        };
+        // Nothing to do, then work that is done after 20, then work that is left.
+        let looks = [
+            look(0, 5, 5),
+            look(10, 5, 7),
+            look(20, 5, 7),
+            look(30, 6, 7),
+            look(40, 6, 7),
+        ];
+        assert_eq!(stalls(&looks), [vec![(10, 30)]]);
+    }
+
+    #[test]
+    fn every_invariant_bites() {
+        use Invariant::{
+            AttemptsExplained, DeadLettersExact, Delivered, DenseAndInOrder, EpochsGrow,
+            MovesAgain, NothingElse, NothingLeft, OneEffect, ProducersOrder, ProducersUnhurt,
+        };
+        let lost = found(|evidence| evidence.effects.clear());
+        assert!(lost.contains(&Delivered), "{lost:?}");
+        let phantom = found(|evidence| evidence.deliveries[0].order = Some((0, 99)));
+        assert!(phantom.contains(&NothingElse), "{phantom:?}");
+        let changed = found(|evidence| evidence.deliveries[0].order = None);
+        assert!(changed.contains(&NothingElse), "{changed:?}");
+        let out_of_order = found(|evidence| evidence.deliveries.reverse());
+        assert_eq!(out_of_order, [DenseAndInOrder]);
+        let hole = found(|evidence| evidence.partitions[0].last_seq = 3);
+        assert_eq!(hole, [DenseAndInOrder]);
+        let swapped = found(|evidence| {
+            evidence.committed[2].number = 99;
+            evidence.deliveries[0].order = Some((0, 99));
+        });
+        assert_eq!(swapped, [ProducersOrder]);
+        let older = found(|evidence| {
+            evidence.dead.pop();
+            evidence.committed[3].script = Script::Fine;
+            evidence.deliveries[0].epoch = 2;
+            evidence.deliveries[1].end = Some((102, true));
+        });
+        assert_eq!(older, [EpochsGrow]);
+        let twice = found(|evidence| {
+            let effect = evidence.effects[0];
+            evidence.effects.push(effect);
+        });
+        assert!(twice.contains(&OneEffect), "{twice:?}");
+        let unburied = found(|evidence| evidence.committed[2].script = Script::Poison);
+        assert_eq!(unburied, [DeadLettersExact]);
+        let stuck = found(|evidence| evidence.healed = 1_000);
+        assert_eq!(stuck, [MovesAgain]);
+        let left = found(|evidence| evidence.left.push("a lease".to_owned()));
+        assert_eq!(left, [NothingLeft]);
+        let charged = found(|evidence| evidence.deliveries[1].attempts = 3);
+        assert_eq!(charged, [AttemptsExplained]);
+        let uncounted = found(|evidence| {
+            let mut again = evidence.deliveries[1].clone();
+            again.start = 110;
+            evidence.deliveries.push(again);
+        });
+        assert_eq!(uncounted, [AttemptsExplained]);
+        let hurt = found(|evidence| evidence.said.push("error 7 hurt deadlock".to_owned()));
+        assert_eq!(hurt, [ProducersUnhurt]);
+        let away = found(|evidence| evidence.said.push("error 7 away reset".to_owned()));
+        assert_eq!(away, []);
+    }
+}

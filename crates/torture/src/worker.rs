@@ -1,0 +1,145 @@
+//! A worker process: both queues, handlers that do what the message says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use outbox::{
+    LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxBuilder, OutboxError,
+    OutboxHandle, OutboxMessage, OutboxProfile, TransactionalMessageHandler, WorkerTuning,
+};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use crate::dialect::Dialect;
+use crate::ledger::{Ledger, now};
+use crate::processes::{Role, Told, told};
+use crate::script::{Order, Queue, Script};
+
+/// Short, for much waits for it to run out.
+pub(crate) const LEASE: LeaseConfig = LeaseConfig {
+    duration: Duration::from_millis(2_000),
+    headroom: Duration::from_millis(400),
+};
+
+/// What every process of the bed has in common.
+pub(crate) fn builder<DB: Dialect>(pool: sqlx::Pool<DB>) -> OutboxBuilder<DB> {
+    let processor = WorkerTuning::processor_low_latency()
+        .retry_base(Duration::from_millis(20))
+        .retry_max(Duration::from_millis(500));
+    Outbox::builder(pool)
+        .profile(OutboxProfile::low_latency())
+        .processor_tuning(processor)
+        .max_payload(2 << 20)
+        .stop_deadline(Duration::from_secs(10))
+}
+
+pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
+    let ledger = role.ledger.as_deref().context("a worker has a ledger")?;
+    let ledger = Arc::new(Ledger::open(ledger)?);
+    let pool = DB::pool(url, role.connections).await?;
+    let start = async || {
+        builder(pool.clone())
+            .queue(Queue::Leased.name(), Queue::PARTITIONS)
+            .leased(Bookkeeper(Arc::clone(&ledger)))
+            .lease(LEASE)
+            .queue(Queue::Transactional.name(), Queue::PARTITIONS)
+            .transactional(Clerk)
+            .lease(LEASE)
+            .start()
+            .await
+    };
+    let handle = started(start).await?;
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while told(&mut lines).await != Told::Stop {}
+    handle.stop().await;
+    Ok(())
+}
+
+/// Starts an outbox. A process may come up while its database is away; whoever runs it would start it
+/// again.
+pub(crate) async fn started<DB: Dialect>(
+    start: impl AsyncFn() -> Result<OutboxHandle<DB>, OutboxError>,
+) -> Result<OutboxHandle<DB>> {
+    loop {
+        match start().await {
+            Ok(handle) => return Ok(handle),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "the database is away");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(error) => return Err(error).context("start the outbox"),
+        }
+    }
+}
+
+/// Does what the message says.
+async fn obey(message: &OutboxMessage, order: Option<Order>) -> MessageResult {
+    let Some(order) = order else {
+        // The verdict has it: it is in the ledger or in the effects.
+        return MessageResult::Reject("not what was sent".to_owned());
+    };
+    let again = message.attempts >= order.script.failures();
+    match order.script {
+        Script::Poison => MessageResult::Reject("poison".to_owned()),
+        _ if again => MessageResult::Ok,
+        Script::Retry | Script::BadSql => MessageResult::Retry,
+        Script::Panic => panic!("as scripted"),
+        Script::Slow => {
+            tokio::time::sleep(LEASE.duration * 2).await;
+            MessageResult::Ok
+        }
+        Script::Hang => std::future::pending().await,
+        Script::Abort => std::process::abort(),
+        Script::Fine | Script::Large | Script::Bytes => MessageResult::Ok,
+    }
+}
+
+/// Leased: writes into its ledger.
+struct Bookkeeper(Arc<Ledger>);
+
+impl LeasedMessageHandler for Bookkeeper {
+    async fn handle(&self, message: &OutboxMessage) -> MessageResult {
+        let order = Order::read(&message.payload);
+        self.0.start(message, order).expect("write the ledger");
+        let result = obey(message, order).await;
+        let success = result == MessageResult::Ok;
+        self.0.end(message, success).expect("write the ledger");
+        result
+    }
+}
+
+/// Transactional: writes into the effects.
+struct Clerk;
+
+impl<DB: Dialect> TransactionalMessageHandler<DB> for Clerk {
+    async fn handle(
+        &self,
+        connection: &mut DB::Connection,
+        message: &OutboxMessage,
+    ) -> MessageResult {
+        let order = Order::read(&message.payload);
+        let (producer, number) = order.map_or((-1, -1), |order| (order.producer, order.number));
+        let OutboxMessage {
+            partition,
+            seq,
+            epoch,
+            attempts,
+            ..
+        } = message;
+        let effect = format!(
+            "INSERT INTO effects (part, seq, epoch, attempts, producer, number, made_at) \
+             VALUES ({partition}, {seq}, {epoch}, {attempts}, {producer}, {number}, {})",
+            now()
+        );
+        if DB::run(connection, effect).await.is_err() {
+            return MessageResult::Retry;
+        }
+        let bad = order.is_some_and(|order| order.script == Script::BadSql);
+        if bad && message.attempts == 0 {
+            // On PostgreSQL nothing else can be said in the transaction now.
+            let nonsense = "INSERT INTO effects (part) VALUES (NULL)".to_owned();
+            let _ = DB::run(connection, nonsense).await;
+        }
+        obey(message, order).await
+    }
+}
