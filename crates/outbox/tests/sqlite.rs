@@ -214,7 +214,8 @@ async fn a_database_in_memory_survives_a_handler_that_panics() {
 }
 
 /// Those who line up to write hand the lock on in no time; one who only tries now and then must get it
-/// all the same.
+/// all the same, within the patience that drivers have by default. On a busy disk it may need much of it:
+/// SQLite has no line of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_who_does_not_line_up_is_not_starved() {
     with_database(Server::Sqlite, async |database| {
@@ -256,7 +257,8 @@ async fn a_writer_who_does_not_line_up_is_not_starved() {
         }
         waits.sort_unstable();
         println!("median {:?}, longest {:?}", waits[50], waits[99]);
-        assert!(waits[99] < Duration::from_secs(2), "{waits:?}");
+        assert!(waits[50] < Duration::from_millis(500), "{waits:?}");
+        assert!(waits[99] < Duration::from_secs(5), "{waits:?}");
         handle.stop().await;
     })
     .await;
