@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::RunOptions;
 use crate::dialect::Dialect;
-use crate::evidence::{self, Evidence, Look, Partition};
-use crate::faults::{Made, make_all};
+use crate::evidence::{self, Evidence, Look};
+use crate::faults::{Made, TRAP, make_all};
 use crate::ledger::now;
 use crate::plan::{Fault, WORKERS, plan};
 use crate::processes::{Process, Role};
@@ -36,8 +36,6 @@ const PRODUCERS: i64 = 2;
 const DRAIN: Duration = Duration::from_secs(90);
 /// What the promise G8 grants beside the lease.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
-/// How long a worker waits to be killed at a request that does not come.
-const TRAP: Duration = Duration::from_secs(3);
 
 /// Tortures one database. Whether every promise was kept.
 pub(crate) async fn run(options: &RunOptions) -> Result<bool> {
@@ -335,16 +333,15 @@ impl<DB: Dialect> Bed<DB> {
     async fn settle_all(&self) -> Result<()> {
         let until = Instant::now() + DRAIN;
         let mut committed = None;
-        let mut wanted: Option<Vec<Partition>> = None;
+        let mut wanted: Option<Look> = None;
         loop {
             let found = self.progress(&mut committed).await;
             if let (Ok(found), Some(committed)) = (&found, committed) {
-                let sequenced: i64 = found.iter().map(|one| one.last_seq).sum();
-                if sequenced >= committed && wanted.is_none() {
+                if found.sequenced() >= committed && wanted.is_none() {
                     wanted = Some(found.clone());
                 }
-                let settled = |wanted: &Vec<Partition>| {
-                    let mut pairs = wanted.iter().zip(found);
+                let settled = |wanted: &Look| {
+                    let mut pairs = wanted.partitions.iter().zip(&found.partitions);
                     pairs.all(|(wanted, found)| found.processed_seq >= wanted.last_seq)
                 };
                 if wanted.as_ref().is_some_and(settled) {
@@ -358,11 +355,11 @@ impl<DB: Dialect> Bed<DB> {
         }
     }
 
-    async fn progress(&self, committed: &mut Option<i64>) -> Result<Vec<Partition>> {
+    async fn progress(&self, committed: &mut Option<i64>) -> Result<Look> {
         if committed.is_none() {
             *committed = Some(evidence::committed(&self.strangers).await?);
         }
-        evidence::partitions(&self.strangers).await
+        evidence::look(&self.strangers).await
     }
 
     /// Waits until what was settled is removed.

@@ -111,7 +111,7 @@ pub(crate) async fn look<DB: Dialect>(pool: &Pool<DB>) -> Result<Look> {
     })
 }
 
-pub(crate) async fn partitions<DB: Dialect>(pool: &Pool<DB>) -> Result<Vec<Partition>> {
+async fn partitions<DB: Dialect>(pool: &Pool<DB>) -> Result<Vec<Partition>> {
     let sql = format!(
         "SELECT {}, {}, p.last_seq, c.processed_seq FROM outbox_partitions p \
          JOIN outbox_processors c ON c.partition_id = p.partition_id ORDER BY p.partition_id",

@@ -19,7 +19,7 @@ use crate::script::{Order, Queue, Script};
 use crate::worker::LEASE;
 
 /// How long a request that something waits for may keep it waiting.
-const TRAP: Duration = Duration::from_secs(3);
+pub(crate) const TRAP: Duration = Duration::from_secs(3);
 /// How long a fault lasts that has an end of its own.
 const WHILE: Duration = Duration::from_millis(1_500);
 

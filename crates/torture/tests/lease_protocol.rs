@@ -90,7 +90,6 @@ enum Step {
     Deliver(u8),
     Settle(u8),
     SettleAndLoseTheReply(u8),
-    Resend(u8),
     Read(u8),
     Release(u8),
     Crash(u8),
@@ -181,7 +180,7 @@ impl Model for Protocol {
                 }
                 Process::Unsure { .. } => match self.mode {
                     Mode::Transactional => steps.push(Step::Read(number)),
-                    Mode::Leased => steps.push(Step::Resend(number)),
+                    Mode::Leased => steps.push(Step::Settle(number)),
                 },
             }
             steps.push(Step::Renew(number));
@@ -237,7 +236,9 @@ impl Model for Protocol {
                 set(&mut world, process, Process::Handled { epoch, at });
             }
             Step::Settle(process) => {
-                let Process::Handled { epoch, at } = state(&world, process) else {
+                let (Process::Handled { epoch, at } | Process::Unsure { epoch, at }) =
+                    state(&world, process)
+                else {
                     return None;
                 };
                 let to = if self.settle(&mut world, process, epoch, at) {
@@ -253,17 +254,6 @@ impl Model for Protocol {
                 };
                 self.settle(&mut world, process, epoch, at);
                 set(&mut world, process, Process::Unsure { epoch, at });
-            }
-            Step::Resend(process) => {
-                let Process::Unsure { epoch, at } = state(&world, process) else {
-                    return None;
-                };
-                let to = if self.settle(&mut world, process, epoch, at) {
-                    Process::Holding { epoch, at: at + 1 }
-                } else {
-                    Process::Idle
-                };
-                set(&mut world, process, to);
             }
             Step::Read(process) => {
                 let Process::Unsure { epoch, .. } = state(&world, process) else {

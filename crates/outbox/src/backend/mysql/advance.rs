@@ -11,11 +11,9 @@ use sqlx::{AssertSqlSafe, Either, Row as _};
 
 use super::text::{Literal, fill, filled};
 use super::{Statements, query, sequence};
-use crate::backend::{
-    Advance, Answer, Head, Lease, Millis, ReadLimit, Seq, Settlement, StoredMessage,
-};
+use crate::backend::decode::numbered_message;
+use crate::backend::{Advance, Answer, Head, Lease, ReadLimit, Seq, Settlement, StoredMessage};
 use crate::error::OutboxError;
-use crate::message::OutboxMessageId;
 
 /// A message that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,15 +163,7 @@ async fn read(
             partition_id: lease.partition_id.0,
             seq,
         })?;
-        Ok(StoredMessage {
-            id: OutboxMessageId(id),
-            seq: Seq(seq),
-            created_at: Millis(row.try_get(1)?),
-            payload_type: row.try_get(2)?,
-            key: row.try_get(3)?,
-            headers: row.try_get(4)?,
-            payload: row.try_get(5)?,
-        })
+        Ok(numbered_message!(row, 1, id, seq))
     };
     next.iter().map(message).collect()
 }

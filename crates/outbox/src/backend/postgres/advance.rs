@@ -7,13 +7,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Statements, query};
+use crate::backend::decode::numbered_message;
 use crate::backend::{
-    Advance, Answer, Burial, Commit, Head, Lease, Millis, PartitionId, ReadLimit, Seq, Settlement,
-    StoredMessage,
+    Advance, Answer, Burial, Commit, Head, Lease, PartitionId, ReadLimit, Seq, Settlement,
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
-use crate::message::OutboxMessageId;
 
 /// Where the rows of our leases were when we last wrote them.
 ///
@@ -127,7 +126,6 @@ fn head(rows: &[PgRow], lease: Lease) -> Answer<Option<(Head, String)>> {
         session: Some(first.try_get(3)?),
         messages: Vec::with_capacity(rows.len()),
     };
-    // By number: looking up seven names takes longer than reading what they name.
     for row in rows {
         let Some(seq) = row.try_get(4)? else {
             continue;
@@ -138,15 +136,7 @@ fn head(rows: &[PgRow], lease: Lease) -> Answer<Option<(Head, String)>> {
                 seq,
             });
         };
-        head.messages.push(StoredMessage {
-            id: OutboxMessageId(id),
-            seq: Seq(seq),
-            created_at: Millis(row.try_get(6)?),
-            payload_type: row.try_get(7)?,
-            key: row.try_get(8)?,
-            headers: row.try_get(9)?,
-            payload: row.try_get(10)?,
-        });
+        head.messages.push(numbered_message!(row, 6, id, seq));
     }
     // The statement does not sort what it sends, payloads and all, a second time.
     head.messages.sort_unstable_by_key(|message| message.seq);
