@@ -85,12 +85,19 @@ impl<DB: Backend> Processor<DB> {
         let Some(delivery) = self.paying(held.lease, &lost, handled).await else {
             return Ok(Step::Lost);
         };
-        let (settlement, step) = self.conclude(ahead.cursor, &messages, delivery, limit);
+        let (mut settlement, step) = self.conclude(ahead.cursor, &messages, delivery, limit);
         let all = settlement.cursor.0 == messages.last().map_or(0, |last| last.seq);
         ahead.cursor = settlement.cursor;
         let clean = all && settlement.dead_letters.is_empty() && !held.careful;
         let until = ahead.deadline + self.queue.lease.headroom;
-        self.desk().note().owed = Some(Owed { settlement, until });
+        {
+            let mut note = self.desk().note();
+            // One that moves no further stands for what was owed before, whose last message is at its
+            // cursor.
+            let before = note.owed.take().and_then(|owed| owed.settlement.cursor_id);
+            settlement.cursor_id = settlement.cursor_id.or(before);
+            note.owed = Some(Owed { settlement, until });
+        }
         self.go_on(held.lease, ahead, clean, step).await
     }
 
