@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::{Batch, EnqueueMessage, HandlerResult, LeasedHandler, WorkerTuning};
+use outbox::{Batch, EnqueueMessage, HandlerResult, LeasedHandler, MessageResult, WorkerTuning};
 use tokio::sync::Semaphore;
 
 use super::stage::{ONE, PATIENCE, text_of};
@@ -55,6 +55,32 @@ pub(crate) async fn what_was_acked_is_settled_although_the_next_one_is_slow<DB: 
     stage.until(SETTLED, 42).await;
     handle.stop().await;
     assert_eq!(dawdler.collector.texts(), texts, "each once and in order");
+}
+
+pub(crate) async fn a_retry_behind_what_is_not_settled_yet_keeps_its_number<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let stubborn = Collector::answering(|message| match (&*text_of(message), message.attempts) {
+        ("stubborn", 0 | 1) => MessageResult::Retry,
+        _ => MessageResult::Ok,
+    });
+    let one_by_one = WorkerTuning::processor_low_latency()
+        .batch_size(1)
+        .retry_base(Duration::from_millis(20));
+    let builder = stage.outbox().processor_tuning(one_by_one);
+    let queue = builder.queue("orders", ONE).leased(stubborn.clone());
+    let handle = queue.start().await.unwrap();
+    // So many that it comes in one read with those before it, whose settlement is owed when it fails.
+    let texts: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+    let mut texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    texts.extend(["stubborn", "last"]);
+    stage.enqueue(handle.outbox(), 0, &texts).await;
+    let seen = stubborn.wait_for(44).await;
+    stage.until(SETTLED, 42).await;
+    handle.stop().await;
+    let numbers: Vec<i64> = seen.iter().map(|message| message.seq).collect();
+    let expected: Vec<i64> = (1..=40).chain([41, 41, 41, 42]).collect();
+    assert_eq!(numbers, expected);
 }
 
 pub(crate) async fn a_stop_settles_what_was_handled<DB: Dialect>(stage: &Stage<DB>) {

@@ -79,6 +79,7 @@ macro_rules! suite {
             ],
             haste: [
                 what_was_acked_is_settled_although_the_next_one_is_slow,
+                a_retry_behind_what_is_not_settled_yet_keeps_its_number,
                 a_stop_settles_what_was_handled,
                 every_connection_of_the_pool_can_still_be_had,
                 a_batch_with_large_headers_fits,
