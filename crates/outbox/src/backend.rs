@@ -348,6 +348,10 @@ pub enum Savepoint {
 impl Savepoint {
     /// The statement, the same on every database.
     fn statement(self) -> &'static str {
+        #[cfg(mutants)]
+        if crate::mutants::Mutant::SavepointDropped.is_alive() {
+            return "SELECT 1";
+        }
         match self {
             Self::Set => "SAVEPOINT outbox_handler",
             Self::Release => "RELEASE SAVEPOINT outbox_handler",

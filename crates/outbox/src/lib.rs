@@ -67,6 +67,8 @@ mod error;
 mod handle;
 mod handler;
 mod message;
+#[cfg(mutants)]
+pub mod mutants;
 mod operator;
 mod outbox;
 mod partition_mode;

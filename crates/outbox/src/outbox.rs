@@ -95,6 +95,10 @@ impl<DB: Backend> Outbox<DB> {
         let mut connection = OwnConnection::begin(&self.engine.store.producers).await?;
         let announcement = Announcement::begin(&self.engine, &connection);
         let answer = work(&mut connection).await?;
+        #[cfg(mutants)]
+        if crate::mutants::Mutant::SignalBeforeCommit.is_alive() {
+            self.engine.mark(announcement.end());
+        }
         match connection.commit().await {
             Ok(()) => announcement.committed(),
             Err(error) => {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use futures_util::future::{join_all, try_join_all};
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::{Outbox, OutboxHandle};
-use sqlx::{Connection as _, Pool};
+use sqlx::{Connection as _, Pool, Transaction};
 use tempfile::TempDir;
 use testbed::{After, Fault as WireFault, PrivateServer, Server, Wire};
 use tokio::sync::{Mutex, MutexGuard};
@@ -18,13 +18,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::RunOptions;
+use crate::clock::{self, Clock};
 use crate::dialect::Dialect;
 use crate::evidence::{self, Evidence, Look};
-use crate::faults::{Made, TRAP, make_all};
+use crate::faults::{Made, TRAP, WHILE, make_all};
 use crate::ledger::now;
 use crate::plan::{Fault, WORKERS, plan};
 use crate::processes::{Process, Role};
-use crate::producer::{PROBE, Placed, producing, write};
+use crate::producer::{OPEN, PROBE, Placed, producing, write};
+use crate::prompt;
 use crate::report;
 use crate::script::{Order, Queue, Script};
 use crate::verdict;
@@ -33,7 +35,7 @@ use crate::worker::{LEASE, builder, started};
 /// How many producer processes there are.
 const PRODUCERS: i64 = 2;
 /// How long everything that was enqueued may take to be settled once nothing goes wrong any more.
-const DRAIN: Duration = Duration::from_secs(90);
+const DRAIN: Duration = Duration::from_secs(60);
 /// What the promise G8 grants beside the lease.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
@@ -47,22 +49,26 @@ pub(crate) async fn run(options: &RunOptions) -> Result<bool> {
 }
 
 async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
-    let seed = options.seed.unwrap_or_else(rand::random);
-    let plan = plan(options.db, seed, options.duration());
+    let seed = options.schedule.seed.unwrap_or_else(rand::random);
+    let mut plan = plan(options.db, seed, options.schedule.duration());
+    if clock::library().is_none() {
+        eprintln!("no libfaketime here: the clocks of the workers stay as they are");
+        plan.retain(|planned| !matches!(planned.fault, Fault::WorkerAhead | Fault::WorkerBehind));
+    }
     eprintln!(
         "{}: seed {seed}, {} faults in {} s, {WORKERS} workers, {PRODUCERS} producers",
         options.db,
         plan.len(),
-        options.seconds
+        options.schedule.seconds
     );
-    let (bed, handle) = Bed::<DB>::make(options.db, seed, options.duration()).await?;
+    let (bed, handle) = Bed::<DB>::make(options.db, seed, options.schedule.duration()).await?;
     let bed = Arc::new(bed);
     let evidence = torture(&bed, handle, &plan).await;
     bed.bar.finish_and_clear();
     let evidence = match evidence {
         Ok(evidence) => evidence,
         Err(error) => {
-            let kept = keep_logs(&bed.folder, &options.reports)?;
+            let kept = keep_logs(&bed.folder, &options.schedule.reports)?;
             return Err(error.context(format!("the logs are in {}", kept.display())));
         }
     };
@@ -70,7 +76,7 @@ async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
     let summary = report::write(options, seed, &plan, &evidence, &verdict)?;
     print!("{summary}");
     if !verdict.is_kept() {
-        let kept = keep_logs(&bed.folder, &options.reports)?;
+        let kept = keep_logs(&bed.folder, &options.schedule.reports)?;
         println!("the logs and ledgers are in {}", kept.display());
     }
     Ok(verdict.is_kept())
@@ -90,7 +96,8 @@ async fn torture<DB: Dialect>(
     let mut faults = make_all(bed, plan).await?;
     bed.say("no more trouble".to_owned());
     try_join_all(producers.iter_mut().map(Process::calm)).await?;
-    bed.settle_all().await.context("after the last fault")?;
+    let mut stuck = Vec::new();
+    stuck.extend(bed.settle_all("after the last fault").await);
 
     // The last fault of all: nobody is left. From here on the promise counts.
     let from = now();
@@ -108,16 +115,25 @@ async fn torture<DB: Dialect>(
         from,
         to: healed,
     });
+    let open = bed.open_everywhere().await?;
     bed.probe().await?;
     bed.say("everything moves again?".to_owned());
     sleep(LEASE.duration + GRACE).await;
+    if let Some(open) = open {
+        open.commit().await.context("commit what was open")?;
+    }
+    let since = now();
+    sleep(LEASE.duration * 2).await;
+    let calm = (since, now());
 
     let mut said = Vec::new();
     for producer in &mut producers {
         said.append(&mut producer.stop().await.context("a producer")?);
     }
-    bed.settle_all().await.context("in the end")?;
-    bed.wait_swept().await?;
+    if stuck.is_empty() {
+        stuck.extend(bed.settle_all("in the end").await);
+        bed.wait_swept().await?;
+    }
     over.cancel();
     let looks = watcher.await?;
     supervisor.await??;
@@ -125,12 +141,16 @@ async fn torture<DB: Dialect>(
         bed.worker(worker).await.stop().await?;
     }
     handle.stop().await;
+    let waits = prompt::waits(&bed.strangers).await?;
     bed.say("looking for losses".to_owned());
     Ok(Evidence {
         faults,
         said,
         looks,
         healed,
+        calm,
+        waits,
+        stuck,
         ..evidence::gather(bed).await?
     })
 }
@@ -224,7 +244,7 @@ impl<DB: Dialect> Bed<DB> {
                 seed: self.seed.wrapping_add(1 + number.cast_unsigned() * 1000),
             };
             let log = self.folder.path().join(format!("producer-{number}.log"));
-            Process::start(&role, &self.url, &log)
+            Process::start(&role, &self.url, &log, None)
         };
         (0..PRODUCERS).map(start).collect()
     }
@@ -288,6 +308,27 @@ impl<DB: Dialect> Bed<DB> {
         Ok(())
     }
 
+    /// Sets the clock of a worker, and corrects it after a while.
+    pub(crate) async fn set_clock(&self, worker: usize, by: &str) -> Result<()> {
+        let clock = self.worker(worker).await.clock.clone();
+        let Some(clock) = clock else { return Ok(()) };
+        clock.jump(by)?;
+        sleep(WHILE * 2).await;
+        clock.correct()
+    }
+
+    /// Says how much larger than its ledger any file of a worker may get.
+    pub(crate) async fn limit_files(&self, room: Option<u64>) {
+        for worker in &self.workers {
+            let worker = worker.lock().await;
+            let ledger = worker.role.ledger.as_ref();
+            let size = ledger.and_then(|ledger| std::fs::metadata(ledger).ok());
+            let size = size.map_or(0, |ledger| ledger.len());
+            // One that has ended meanwhile writes nothing.
+            let _ = worker.process.limit_files(room.map(|room| size + room));
+        }
+    }
+
     /// Starts workers again that ended by themselves.
     async fn supervise(self: Arc<Self>, over: CancellationToken) -> Result<()> {
         let mut looks = tokio::time::interval(Duration::from_millis(100));
@@ -329,8 +370,8 @@ impl<DB: Dialect> Bed<DB> {
         looks
     }
 
-    /// Waits until everything that is committed now is settled.
-    async fn settle_all(&self) -> Result<()> {
+    /// Waits until everything that is committed now is settled. What there is to say if it never is.
+    async fn settle_all(&self, when: &str) -> Option<String> {
         let until = Instant::now() + DRAIN;
         let mut committed = None;
         let mut wanted: Option<Look> = None;
@@ -345,11 +386,13 @@ impl<DB: Dialect> Bed<DB> {
                     pairs.all(|(wanted, found)| found.processed_seq >= wanted.last_seq)
                 };
                 if wanted.as_ref().is_some_and(settled) {
-                    return Ok(());
+                    return None;
                 }
             }
             if Instant::now() > until {
-                bail!("{committed:?} committed, wanted {wanted:?}, after {DRAIN:?} {found:?}");
+                return Some(format!(
+                    "{when} {committed:?} committed, wanted {wanted:?}, after {DRAIN:?} {found:?}"
+                ));
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -375,31 +418,51 @@ impl<DB: Dialect> Bed<DB> {
         Ok(())
     }
 
+    /// A transaction that has a message for every partition and does not end; where others can write
+    /// beside it. Nobody may have to wait for it.
+    async fn open_everywhere(&self) -> Result<Option<Transaction<'static, DB>>> {
+        if !DB::CONCURRENT {
+            return Ok(None);
+        }
+        let mut transaction = self.strangers.begin_with(DB::BEGIN_WRITING).await?;
+        let opened = write(&self.outbox, &mut transaction, &everywhere(OPEN)).await;
+        match opened {
+            Ok(()) => Ok(Some(transaction)),
+            Err(error) => bail!("a transaction beside the probe failed: {error:?}"),
+        }
+    }
+
     /// A message for every partition.
     async fn probe(&self) -> Result<()> {
-        for (number, queue) in (0..).zip(Queue::ALL) {
-            for partition in 0..u32::from(Queue::PARTITIONS.count()) {
-                let order = Order {
-                    producer: PROBE,
-                    number: number * 1000 + i64::from(partition),
-                    script: Script::Fine,
-                };
-                let placed = Placed {
-                    order,
-                    queue,
-                    key: i64::from(partition),
-                    partition: Some(partition),
-                };
-                let probe = self.outbox.transaction(async |connection| {
-                    write(&self.outbox, connection, &[placed]).await
-                });
-                if let Err(error) = probe.await {
-                    bail!("the probe was not enqueued: {error:?}");
-                }
+        for placed in everywhere(PROBE) {
+            let probe = self
+                .outbox
+                .transaction(async |connection| write(&self.outbox, connection, &[placed]).await);
+            if let Err(error) = probe.await {
+                bail!("the probe was not enqueued: {error:?}");
             }
         }
         Ok(())
     }
+}
+
+/// A message for every partition.
+fn everywhere(producer: i64) -> Vec<Placed> {
+    let partitions = 0..u32::from(Queue::PARTITIONS.count());
+    let places = Queue::ALL
+        .into_iter()
+        .flat_map(|queue| partitions.clone().map(move |partition| (queue, partition)));
+    let place = |(number, (queue, partition)): (i64, (Queue, u32))| Placed {
+        order: Order {
+            producer,
+            number,
+            script: Script::Fine,
+        },
+        queue,
+        key: i64::from(partition),
+        partition: Some(partition),
+    };
+    (0..).zip(places).map(place).collect()
 }
 
 /// The tables of the application.
@@ -451,6 +514,7 @@ pub(crate) struct Worker {
     url: String,
     folder: PathBuf,
     process: Process,
+    clock: Option<Clock>,
     generation: u32,
 }
 
@@ -458,13 +522,15 @@ impl Worker {
     fn start(mut role: Role, number: usize, url: String, folder: &Path) -> Result<Self> {
         let generation = 0;
         role.ledger = Some(ledger_of(folder, number, generation));
-        let process = Process::start(&role, &url, &log_of(folder, number))?;
+        let clock = Clock::new(folder, number)?;
+        let process = Process::start(&role, &url, &log_of(folder, number), clock.as_ref())?;
         Ok(Self {
             role,
             number,
             url,
             folder: folder.to_owned(),
             process,
+            clock,
             generation,
         })
     }
@@ -475,7 +541,7 @@ impl Worker {
         self.generation += 1;
         self.role.ledger = Some(ledger_of(&self.folder, self.number, self.generation));
         let log = log_of(&self.folder, self.number);
-        self.process = Process::start(&self.role, &self.url, &log)?;
+        self.process = Process::start(&self.role, &self.url, &log, self.clock.as_ref())?;
         Ok(())
     }
 

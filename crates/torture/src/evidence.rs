@@ -63,6 +63,7 @@ pub(crate) struct Partition {
     pub(crate) partition: i64,
     pub(crate) last_seq: i64,
     pub(crate) processed_seq: i64,
+    pub(crate) epoch: i64,
 }
 
 /// All of it.
@@ -79,6 +80,12 @@ pub(crate) struct Evidence {
     pub(crate) said: Vec<String>,
     /// When the last fault was over.
     pub(crate) healed: i64,
+    /// Since when nobody had a reason to change hands, and until when.
+    pub(crate) calm: (i64, i64),
+    /// How long announced messages took in the end, in milliseconds, sorted.
+    pub(crate) waits: Vec<i64>,
+    /// What never came to its end.
+    pub(crate) stuck: Vec<String>,
     /// What should have gone and has not.
     pub(crate) left: Vec<String>,
 }
@@ -113,18 +120,19 @@ pub(crate) async fn look<DB: Dialect>(pool: &Pool<DB>) -> Result<Look> {
 
 async fn partitions<DB: Dialect>(pool: &Pool<DB>) -> Result<Vec<Partition>> {
     let sql = format!(
-        "SELECT {}, {}, p.last_seq, c.processed_seq FROM outbox_partitions p \
+        "SELECT {}, {}, p.last_seq, c.processed_seq, c.epoch FROM outbox_partitions p \
          JOIN outbox_processors c ON c.partition_id = p.partition_id ORDER BY p.partition_id",
         queue::<DB>(),
         long::<DB>("p.partition")
     );
     let found = rows(pool, sql).await?.into_iter();
-    let partition = |[queue, partition, last_seq, processed_seq]: [i64; 4]| {
+    let partition = |[queue, partition, last_seq, processed_seq, epoch]: [i64; 5]| {
         Some(Partition {
             queue: Queue::of(queue)?,
             partition,
             last_seq,
             processed_seq,
+            epoch,
         })
     };
     Ok(found.filter_map(partition).collect())

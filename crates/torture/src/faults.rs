@@ -21,7 +21,10 @@ use crate::worker::LEASE;
 /// How long a request that something waits for may keep it waiting.
 pub(crate) const TRAP: Duration = Duration::from_secs(3);
 /// How long a fault lasts that has an end of its own.
-const WHILE: Duration = Duration::from_millis(1_500);
+pub(crate) const WHILE: Duration = Duration::from_millis(1_500);
+
+/// What a ledger may grow by while the disk is full.
+const LEDGER_ROOM: u64 = 256 << 10;
 
 /// A fault that was made: what, when, and until when.
 #[derive(Debug, Clone, Copy)]
@@ -97,9 +100,13 @@ async fn make<DB: Dialect>(bed: &Bed<DB>, planned: Planned) -> Result<()> {
         Fault::HeldSnapshot => held_snapshot(bed).await,
         Fault::LeasesExpire => leases(bed, "0").await,
         Fault::LeasesLast => leases(bed, &format!("{} + 3600000", DB::NOW)).await,
+        Fault::WorkerAhead => bed.set_clock(planned.worker, "+3600s").await,
+        Fault::WorkerBehind => bed.set_clock(planned.worker, "-3600s").await,
+        Fault::RowsLocked => rows_locked(bed).await,
         Fault::Deadlocks => deadlocks(bed).await,
         Fault::Crowd => crowd(bed).await,
         Fault::Busy => busy(bed).await,
+        Fault::DiskFull => disk_full(bed).await,
     }
 }
 
@@ -192,6 +199,20 @@ async fn leases<DB: Dialect>(bed: &Bed<DB>, until: &str) -> Result<()> {
     .await
 }
 
+/// Somebody looks at the outbox's tables with locks, as a person at a console may.
+async fn rows_locked<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+    unless_away(async {
+        let mut transaction = bed.strangers.begin_with(DB::BEGIN_WRITING).await?;
+        for table in ["outbox_partitions", "outbox_processors"] {
+            let lock = format!("SELECT * FROM {table} ORDER BY partition_id FOR UPDATE");
+            DB::run(&mut transaction, lock).await?;
+        }
+        sleep(WHILE).await;
+        Ok(transaction.rollback().await?)
+    })
+    .await
+}
+
 /// Strangers who lock the same two rows in two orders.
 async fn deadlocks<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
     let until = Instant::now() + WHILE;
@@ -246,4 +267,12 @@ async fn busy<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
         Ok(transaction.rollback().await?)
     })
     .await
+}
+
+/// No process of the bed can write beyond what its ledger needs.
+async fn disk_full<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+    bed.limit_files(Some(LEDGER_ROOM)).await;
+    sleep(WHILE).await;
+    bed.limit_files(None).await;
+    Ok(())
 }

@@ -2,13 +2,17 @@
 //! steps, and a verdict from the outside. `scripts/torture --help` says how to run it.
 
 mod bed;
+mod clock;
 mod dialect;
 mod evidence;
 mod faults;
 mod ledger;
+#[cfg(mutants)]
+mod mutants;
 mod plan;
 mod processes;
 mod producer;
+mod prompt;
 mod report;
 mod script;
 mod verdict;
@@ -35,6 +39,9 @@ struct Options {
 enum Command {
     /// Tortures one database and prints what became of the promises.
     Run(RunOptions),
+    /// Runs on outboxes that have a defect each, and prints who found it.
+    #[cfg(mutants)]
+    Mutants(mutants::MutantOptions),
     /// A process of the bed: not for people.
     #[command(hide = true)]
     Process(Role),
@@ -46,6 +53,13 @@ pub(crate) struct RunOptions {
     /// Which database: postgres, mariadb, mysql or sqlite.
     #[arg(long, value_parser = server)]
     db: Server,
+    #[command(flatten)]
+    schedule: Schedule,
+}
+
+/// How long, which faults, and where it is told.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Schedule {
     /// How long faults are made, in seconds; set-up and the search for losses come on top.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
@@ -57,7 +71,7 @@ pub(crate) struct RunOptions {
     reports: PathBuf,
 }
 
-impl RunOptions {
+impl Schedule {
     fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
@@ -94,6 +108,8 @@ fn run(command: Command) -> Result<bool> {
     runtime.block_on(async {
         match command {
             Command::Run(options) => bed::run(&options).await,
+            #[cfg(mutants)]
+            Command::Mutants(options) => mutants::run(&options).await,
             Command::Process(role) => role.run().await.map(|()| true),
         }
     })

@@ -49,12 +49,20 @@ pub(crate) enum Fault {
     LeasesExpire,
     /// The database's clock seems to have jumped back: leases last for another hour.
     LeasesLast,
+    /// The clock of a worker is an hour ahead for a while.
+    WorkerAhead,
+    /// The clock of a worker is an hour behind for a while.
+    WorkerBehind,
+    /// A stranger locks every row that the outbox works with.
+    RowsLocked,
     /// Strangers deadlock each other.
     Deadlocks,
     /// Every connection that the server has is taken.
     Crowd,
     /// Somebody holds the write lock of the file.
     Busy,
+    /// Nothing can be written to the disk.
+    DiskFull,
 }
 
 impl fmt::Display for Fault {
@@ -77,9 +85,13 @@ impl fmt::Display for Fault {
             Self::HeldSnapshot => "forgotten transaction",
             Self::LeasesExpire => "clock ahead",
             Self::LeasesLast => "clock back",
+            Self::WorkerAhead => "worker's clock ahead",
+            Self::WorkerBehind => "worker's clock behind",
+            Self::RowsLocked => "rows locked by a stranger",
             Self::Deadlocks => "deadlocks beside us",
             Self::Crowd => "no connection left",
             Self::Busy => "write lock held",
+            Self::DiskFull => "disk full",
         })
     }
 }
@@ -104,9 +116,11 @@ fn known(server: Server, random: &mut ChaCha8Rng) -> Vec<Fault> {
         Fault::HeldSnapshot,
         Fault::LeasesExpire,
         Fault::LeasesLast,
+        Fault::WorkerAhead,
+        Fault::WorkerBehind,
     ];
     if server == Server::Sqlite {
-        faults.extend([Fault::Busy, Fault::Busy]);
+        faults.extend([Fault::Busy, Fault::Busy, Fault::DiskFull]);
     } else {
         let mut n = || random.random_range(1..40);
         faults.extend([
@@ -124,6 +138,7 @@ fn known(server: Server, random: &mut ChaCha8Rng) -> Vec<Fault> {
             Fault::Blackhole,
             Fault::Delay,
             Fault::Deadlocks,
+            Fault::RowsLocked,
             Fault::Crowd,
             Fault::KillServer,
         ]);

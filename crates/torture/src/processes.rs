@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use testbed::Server;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::clock::Clock;
 use crate::dialect::Dialect;
 use crate::{producer, worker};
 
@@ -99,14 +100,22 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(role: &Role, url: &str, log: &Path) -> Result<Self> {
+    pub(crate) fn start(role: &Role, url: &str, log: &Path, clock: Option<&Clock>) -> Result<Self> {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(log)
             .context("open a log")?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(role.arguments())
+        // A write beyond the limit of a file's size shall fail, and not end the process.
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe()?)
+            .args(role.arguments());
+        if let Some(clock) = clock {
+            clock.apply(&mut command);
+        }
+        let mut child = command
             .env(URL, url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -136,15 +145,23 @@ impl Process {
         Ok(input.write_all(b"calm\n").await?)
     }
 
+    fn pid(&self) -> Result<Pid> {
+        let id = self.child.id().context("the process has ended")?;
+        Pid::from_raw(id.cast_signed()).context("a process has a number")
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self
-            .child
-            .id()
-            .and_then(|id| Pid::from_raw(id.cast_signed()));
-        let Some(pid) = pid else {
-            bail!("the process has ended");
+        kill_process(self.pid()?, signal).context("signal a process")
+    }
+
+    /// How large the files that it writes may get.
+    pub(crate) fn limit_files(&self, bytes: Option<u64>) -> Result<()> {
+        let limit = Rlimit {
+            current: bytes,
+            maximum: None,
         };
-        kill_process(pid, signal).context("signal a process")
+        prlimit(Some(self.pid()?), Resource::Fsize, limit).context("limit a process")?;
+        Ok(())
     }
 
     /// Stops it in its tracks.

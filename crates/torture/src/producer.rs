@@ -24,9 +24,10 @@ pub(crate) const TASKS: i64 = 4;
 /// The keys of one producer.
 const KEYS: i64 = 3;
 /// Producers that are not processes: those of the bed itself, who commit late, or look whether
-/// everything moves in the end.
+/// everything moves in the end, beside one who has not committed yet.
 pub(crate) const LATE: i64 = 1_000;
 pub(crate) const PROBE: i64 = 1_001;
+pub(crate) const OPEN: i64 = 1_002;
 /// The most messages of one transaction.
 const MOST: u32 = 4;
 

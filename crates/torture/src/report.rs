@@ -21,12 +21,12 @@ pub(crate) fn write(
     evidence: &Evidence,
     verdict: &Verdict,
 ) -> Result<String> {
-    let folder = &options.reports;
+    let folder = &options.schedule.reports;
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let head = Head {
         db: options.db.name(),
         seed,
-        seconds: options.seconds,
+        seconds: options.schedule.seconds,
     };
     let text = text(&head, evidence, verdict);
     let place = |ending: &str| folder.join(format!("{}.{ending}", head.db));

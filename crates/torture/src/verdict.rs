@@ -14,6 +14,10 @@ const EXAMPLES: usize = 5;
 /// How long after a fault's end a settlement may still be lost to it, in milliseconds.
 const SETTLED_WITHIN: i64 = 2_000;
 
+/// What an announced message may take in a quiet database, in milliseconds: half of what it takes until
+/// somebody looks by himself.
+const AT_ONCE: i64 = 40;
+
 /// What must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
@@ -28,10 +32,11 @@ pub(crate) enum Invariant {
     NothingLeft,
     AttemptsExplained,
     ProducersUnhurt,
+    Prompt,
 }
 
 impl Invariant {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Delivered,
         Self::NothingElse,
         Self::DenseAndInOrder,
@@ -43,6 +48,7 @@ impl Invariant {
         Self::NothingLeft,
         Self::AttemptsExplained,
         Self::ProducersUnhurt,
+        Self::Prompt,
     ];
 
     pub(crate) const fn about(self) -> &'static str {
@@ -51,13 +57,16 @@ impl Invariant {
             Self::NothingElse => "I2  nothing else was delivered, and nothing changed on the way",
             Self::DenseAndInOrder => "I3  numbers have no holes, and first deliveries are in order",
             Self::ProducersOrder => "I4  each producer's order per key was kept",
-            Self::EpochsGrow => "I5  who settles later has the higher epoch",
+            Self::EpochsGrow => {
+                "I5  who settles later has the higher epoch; without need none grows"
+            }
             Self::OneEffect => "I6  exactly one effect per message",
             Self::DeadLettersExact => "I7  the dead letters are the poisons, once each",
             Self::MovesAgain => "I8  every partition moved again in time",
             Self::NothingLeft => "I9  no row, lease, process or connection was left behind",
             Self::AttemptsExplained => "I10 attempts are the failures and the crashes",
             Self::ProducersUnhurt => "I11 no producer saw an error of ours",
+            Self::Prompt => "I12 what was announced came at once",
         }
     }
 }
@@ -118,6 +127,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     in_order(evidence, &mut verdict);
     producers_order(evidence, &places, &mut verdict);
     epochs(evidence, &mut verdict);
+    kept_in_calm(evidence, &mut verdict);
     effects(evidence, &by_order, &mut verdict);
     dead_letters(evidence, &mut verdict);
     moves_again(evidence, &mut verdict);
@@ -129,6 +139,15 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
         if line.contains(" hurt ") {
             verdict.say(Invariant::ProducersUnhurt, || line.clone());
         }
+    }
+    for stuck in &evidence.stuck {
+        verdict.say(Invariant::MovesAgain, || stuck.clone());
+    }
+    let median = evidence.waits.get(evidence.waits.len() / 2);
+    if median.is_some_and(|wait| *wait > AT_ONCE) {
+        verdict.say(Invariant::Prompt, || {
+            format!("after {:?} ms", evidence.waits)
+        });
     }
     verdict.figures = figures(evidence);
     verdict
@@ -291,6 +310,25 @@ fn epochs(evidence: &Evidence, verdict: &mut Verdict) {
             });
         }
         last = Some((place, epoch));
+    }
+}
+
+/// Who holds a lease and can renew it keeps it.
+fn kept_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
+    let (from, to) = evidence.calm;
+    let mut looks = evidence
+        .looks
+        .iter()
+        .filter(|look| from <= look.at && look.at <= to);
+    let Some(first) = looks.next() else { return };
+    for look in looks {
+        for (before, now) in first.partitions.iter().zip(&look.partitions) {
+            if now.epoch != before.epoch {
+                verdict.say(Invariant::EpochsGrow, || {
+                    format!("a lease changed hands for no reason: {before:?}, {now:?}")
+                });
+            }
+        }
     }
 }
 
@@ -494,6 +532,7 @@ mod tests {
                 partition: 0,
                 last_seq: 2,
                 processed_seq: 2,
+                epoch: 1,
             });
         }
         evidence.effects.push(Effect {
@@ -540,6 +579,7 @@ mod tests {
                 partition: 0,
                 last_seq,
                 processed_seq,
+                epoch: 1,
             }],
         };
         // Nothing to do, then work that is done after 20, then work that is left.
@@ -558,6 +598,7 @@ mod tests {
         use Invariant::{
             AttemptsExplained, DeadLettersExact, Delivered, DenseAndInOrder, EpochsGrow,
             MovesAgain, NothingElse, NothingLeft, OneEffect, ProducersOrder, ProducersUnhurt,
+            Prompt,
         };
         let lost = found(|evidence| evidence.effects.clear());
         assert!(lost.contains(&Delivered), "{lost:?}");
@@ -581,6 +622,15 @@ mod tests {
             evidence.deliveries[1].end = Some((102, true));
         });
         assert_eq!(older, [EpochsGrow]);
+        let restless = found(|evidence| {
+            evidence.calm = (200, 300);
+            for at in [200, 300] {
+                let mut partitions = evidence.partitions.clone();
+                partitions[0].epoch = at;
+                evidence.looks.push(Look { at, partitions });
+            }
+        });
+        assert_eq!(restless, [EpochsGrow]);
         let twice = found(|evidence| {
             let effect = evidence.effects[0];
             evidence.effects.push(effect);
@@ -590,6 +640,10 @@ mod tests {
         assert_eq!(unburied, [DeadLettersExact]);
         let stuck = found(|evidence| evidence.healed = 1_000);
         assert_eq!(stuck, [MovesAgain]);
+        let endless = found(|evidence| evidence.stuck.push("the end".to_owned()));
+        assert_eq!(endless, [MovesAgain]);
+        let late = found(|evidence| evidence.waits = vec![1, AT_ONCE + 1, AT_ONCE + 1]);
+        assert_eq!(late, [Prompt]);
         let left = found(|evidence| evidence.left.push("a lease".to_owned()));
         assert_eq!(left, [NothingLeft]);
         let charged = found(|evidence| evidence.deliveries[1].attempts = 3);

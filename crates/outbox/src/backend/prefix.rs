@@ -78,10 +78,13 @@ macro_rules! statements {
                 prefix: &crate::backend::TablePrefix,
                 direction: crate::backend::Direction,
             ) -> String {
-                prefix.fill(match direction {
+                let template = match direction {
                     crate::backend::Direction::Up => include_str!("migrations/1_up.sql"),
                     crate::backend::Direction::Down => include_str!("migrations/1_down.sql"),
-                })
+                };
+                #[cfg(mutants)]
+                let template = &crate::mutants::changed(template);
+                prefix.fill(template)
             }
 
             fn new(
@@ -89,7 +92,11 @@ macro_rules! statements {
                 time: crate::backend::TimeSource,
             ) -> Self {
                 let now = time.expression(NOW);
-                let fill = |template: &str| prefix.fill(&template.replace("{now}", &now)).into();
+                let fill = |template: &str| {
+                    #[cfg(mutants)]
+                    let template = &crate::mutants::changed(template);
+                    prefix.fill(&template.replace("{now}", &now)).into()
+                };
                 Self {
                     $($verb: fill(include_str!(concat!("sql/", stringify!($verb), ".sql"))),)*
                 }

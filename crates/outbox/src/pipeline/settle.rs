@@ -17,6 +17,10 @@ pub(crate) fn settlement(
     max_attempts: Option<u32>,
 ) -> Settlement {
     bury_rejected(delivery, messages);
+    #[cfg(mutants)]
+    if crate::mutants::Mutant::CursorByCount.is_alive() {
+        delivery.settled = messages.len();
+    }
     let mut attempts = messages
         .get(delivery.settled)
         .map_or(0, |head| head.attempts);

@@ -8,6 +8,7 @@ pub(crate) mod crashes;
 pub(crate) mod delivery;
 mod dialect;
 pub(crate) mod haste;
+pub(crate) mod hostile;
 pub(crate) mod kit;
 pub(crate) mod load;
 pub(crate) mod meddling;
@@ -77,6 +78,7 @@ macro_rules! suite {
                 any_error_text_fits,
                 new_arrivals_do_not_cut_a_backoff_short,
             ],
+            hostile: [text_is_never_taken_for_a_statement],
             haste: [
                 what_was_acked_is_settled_although_the_next_one_is_slow,
                 a_retry_behind_what_is_not_settled_yet_keeps_its_number,
