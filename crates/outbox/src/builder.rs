@@ -61,6 +61,7 @@ pub struct OutboxBuilder<DB: Backend> {
     max_payload: usize,
     stop_deadline: Duration,
     auto_migrate: bool,
+    staffed: bool,
     stats_interval: Duration,
     time: TimeSource,
     queues: Vec<QueueConfig<DB>>,
@@ -147,6 +148,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             max_payload: DEFAULT_MAX_PAYLOAD,
             stop_deadline: DEFAULT_STOP_DEADLINE,
             auto_migrate: false,
+            staffed: true,
             stats_interval: DEFAULT_STATS_INTERVAL,
             time: TimeSource::Clock,
             queues: Vec::new(),
@@ -230,6 +232,14 @@ impl<DB: Backend> OutboxBuilder<DB> {
     /// Brings the schema up to date at `start` instead of only checking it.
     pub fn auto_migrate(mut self) -> Self {
         self.auto_migrate = true;
+        self
+    }
+
+    /// No worker runs in this process: it enqueues, and other processes number, deliver and remove. Its
+    /// account needs little more than to insert messages; one that may do more must have registered the
+    /// queues. `transaction` and `flush` still wake the others where the database carries signals.
+    pub fn without_workers(mut self) -> Self {
+        self.staffed = false;
         self
     }
 
@@ -325,6 +335,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
         }
         for (index, queue) in self.queues.iter().enumerate() {
             queue.name.parse::<QueueName>()?;
+            if queue.handler.is_some() && !self.staffed {
+                let (field, allowed) = (
+                    "without_workers",
+                    "only with queues that are `produce_only`",
+                );
+                return Err(OutboxError::config(field, &queue.name, allowed));
+            }
             queue.lease.validate()?;
             if queue.max_attempts == Some(0) {
                 return Err(OutboxError::config("max_attempts", 0, "at least 1"));
@@ -422,6 +439,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             max_payload: self.max_payload,
             sequencer,
             profile,
+            staffed: self.staffed,
             processors_limited: self.processors.is_some(),
             desks,
             schedule: Mutex::new(schedule),

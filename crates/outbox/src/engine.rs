@@ -141,6 +141,8 @@ pub(crate) struct Engine<DB: Backend> {
     pub(crate) max_payload: usize,
     pub(crate) sequencer: SequencerConfig,
     pub(crate) profile: OutboxProfile,
+    /// Whether workers run here.
+    pub(crate) staffed: bool,
     /// Whether only some processors may work at a time.
     pub(crate) processors_limited: bool,
     /// One per partition with a handler here.
@@ -177,6 +179,10 @@ impl<DB: Backend> Engine<DB> {
 
     /// Committed work was seen in these partitions.
     pub(crate) fn mark(&self, partitions: impl IntoIterator<Item = PartitionId>) {
+        if !self.staffed {
+            self.herald_bell.notify_one();
+            return;
+        }
         let now = self.clock.now();
         let mut schedule = lock(&self.schedule);
         let mut told = true;

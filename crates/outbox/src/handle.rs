@@ -45,6 +45,9 @@ impl<DB: Backend> OutboxHandle<DB> {
         keepers.shutdown().await;
         give_back(&self.outbox).await;
         let engine = &self.outbox.engine;
+        if !engine.staffed {
+            return report;
+        }
         let depart = DB::depart(&engine.store, &engine.incarnation);
         if let Err(error) = answer_within(FAREWELL, depart).await {
             tracing::warn!(%error, "others will notice only later that this process has gone");

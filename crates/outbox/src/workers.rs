@@ -87,6 +87,28 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         (Arc::clone(bell), poll)
     };
 
+    if DB::CARRIES_SIGNALS {
+        let worker = WorkerBuilder::new("herald", cancel.clone())
+            .notifier(Arc::clone(&engine.herald_bell))
+            .bulkhead(bulkhead("herald", ConcurrencyLimit::Unlimited, SHORT_REST))
+            .listener(TracingListener)
+            .build(Herald {
+                engine: Arc::clone(engine),
+                patience: engine.patience(),
+            });
+        workers.spawn("herald", worker.run());
+    }
+    // Leases are kept until the last handler has come to its end.
+    let keeping = CancellationToken::new();
+    let mut keepers = TaskSet::new(keeping.clone());
+    if !engine.staffed {
+        return Workers {
+            cancel,
+            workers,
+            keepers,
+        };
+    }
+
     engine.sequencer_bell.notify_one();
     let bell = Arc::clone(&engine.sequencer_bell);
     let (poll, _) = poker(engine.sequencer.poll_interval, cancel.clone());
@@ -165,9 +187,6 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         });
     workers.spawn("stats", worker.run());
 
-    // Leases are kept until the last handler has come to its end.
-    let keeping = CancellationToken::new();
-    let mut keepers = TaskSet::new(keeping.clone());
     let (beat, _) = poker(Duration::from_secs(1), keeping.clone());
     beat.notify_one();
     let worker = WorkerBuilder::new("keeper", keeping)
@@ -178,15 +197,6 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
     keepers.spawn("keeper", worker.run());
 
     if DB::CARRIES_SIGNALS {
-        let worker = WorkerBuilder::new("herald", cancel.clone())
-            .notifier(Arc::clone(&engine.herald_bell))
-            .bulkhead(bulkhead("herald", ConcurrencyLimit::Unlimited, SHORT_REST))
-            .listener(TracingListener)
-            .build(Herald {
-                engine: Arc::clone(engine),
-                patience: engine.patience(),
-            });
-        workers.spawn("herald", worker.run());
         // Asks again after a lost connection, for nobody would ring it.
         let (again, _) = poker(Duration::from_secs(1), cancel.clone());
         again.notify_one();

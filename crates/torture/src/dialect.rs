@@ -41,6 +41,10 @@ pub(crate) trait Dialect: Backend {
     const PASSING: &'static [&'static str];
     /// Says how soon a session looks for deadlocks.
     const DEADLOCKS_SOON: &'static str = "SELECT 1";
+    /// Prepares commits that take their time, where that can be had.
+    const SLOW_COMMITS: &'static str = "SELECT 1";
+    /// Makes the commit of its transaction one of them.
+    const COMMIT_SLOWLY: &'static str = "SELECT 1";
     /// Says that somebody is in nobody's way: a transaction that forgot to end.
     const HELD: &'static str = "BEGIN";
 }
@@ -90,6 +94,12 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
         AND backend_type = 'client backend'";
     const PASSING: &'static [&'static str] = &["outbox_messages", "outbox_runs"];
     const DEADLOCKS_SOON: &'static str = "SET deadlock_timeout = '5ms'";
+    const SLOW_COMMITS: &'static str = "CREATE TABLE slow (number INT); \
+        CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql \
+        AS 'BEGIN PERFORM pg_sleep(0.03); RETURN NULL; END'; \
+        CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON slow \
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_commit()";
+    const COMMIT_SLOWLY: &'static str = "INSERT INTO slow VALUES (1)";
     const HELD: &'static str =
         "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT COUNT(*) FROM effects";
 

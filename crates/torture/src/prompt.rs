@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use outbox::{EnqueueMessage, LeasedMessageHandler, MessageResult, OutboxMessage, Partitions};
+use outbox::{
+    EnqueueMessage, LeasedMessageHandler, MessageResult, OutboxError, OutboxMessage, Partitions,
+};
 use sqlx::Pool;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout};
@@ -36,13 +38,18 @@ pub(crate) async fn waits<DB: Dialect>(pool: &Pool<DB>) -> Result<Vec<i64>> {
             .await
     };
     let handle = started(start).await?;
+    let slow = DB::SLOW_COMMITS.to_owned();
+    DB::run(&mut *pool.acquire().await?, slow).await?;
     let outbox = handle.outbox();
     let mut waits = Vec::new();
     // The first one has to wait for the lease.
     for round in 0..=ROUNDS {
         let enqueue = async |connection: &mut DB::Connection| {
             let message = EnqueueMessage::to(0, "now", "torture");
-            outbox.enqueue(connection, QUEUE, message).await
+            outbox.enqueue(connection, QUEUE, message).await?;
+            // What was announced too early was looked for by then.
+            let slowly = DB::COMMIT_SLOWLY.to_owned();
+            Ok::<_, OutboxError>(DB::run(connection, slowly).await?)
         };
         outbox.transaction(enqueue).await?;
         let since = Instant::now();

@@ -88,13 +88,15 @@ fn text(head: &Head, evidence: &Evidence, verdict: &Verdict) -> String {
     let redelivered = figures.redeliveries as f64 * 100.0 / figures.deliveries.max(1) as f64;
     line(format!(
         "  {} deliveries, {redelivered:.2} % of them again; {} dead letters; recovery p99 {} ms, worst \
-         {} ms; longest stall of a partition {} ms; producers found the server away {} times",
+         {} ms; longest stall of a partition {} ms; producers found the server away {} times; announced messages \
+         take {} ms",
         figures.deliveries,
         figures.dead_letters,
         quantile(&figures.recoveries, 99),
         quantile(&figures.recoveries, 100),
         figures.longest_stall,
-        figures.turned_away
+        figures.turned_away,
+        figures.announced
     ));
     text
 }
@@ -130,6 +132,7 @@ fn json(
         "recovery_worst_ms": quantile(&figures.recoveries, 100),
         "longest_stall_ms": figures.longest_stall,
         "turned_away": figures.turned_away,
+        "announced_ms": figures.announced,
         "faults": by_kind(&evidence.faults),
         "invariants": Invariant::ALL.map(invariant),
         "plan": plan.iter().map(planned).collect::<Vec<_>>(),

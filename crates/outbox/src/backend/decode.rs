@@ -150,6 +150,43 @@ macro_rules! process {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
+/// Makes a function that reads which partitions of a queue are registered, for any database.
+macro_rules! registered {
+    ($connection:ty, $row:ty, $count:ty) => {
+        /// The ids of a queue's partitions as far as they are registered. An error if the queue has
+        /// another number of them.
+        async fn registered(
+            sql: &Statements,
+            connection: &mut $connection,
+            queue: &QueueName,
+            partitions: Partitions,
+        ) -> Answer<Vec<PartitionId>> {
+            let found = query!(sql.queue_partitions)
+                .bind(queue.as_str())
+                .fetch_optional(&mut *connection)
+                .await?;
+            let Some(found) = found else {
+                return Ok(Vec::new());
+            };
+            let found: $count = found.try_get(0)?;
+            if found != <$count>::from(partitions.count()) {
+                return Err(OutboxError::PartitionCountMismatch {
+                    queue: queue.to_string(),
+                    expected: partitions.count(),
+                    found: usize::try_from(found).unwrap_or(0),
+                });
+            }
+            let ids = query!(sql.partition_ids)
+                .bind(queue.as_str())
+                .try_map(|row: $row| row.try_get(0).map(PartitionId))
+                .fetch_all(connection)
+                .await?;
+            Ok(ids)
+        }
+    };
+}
+pub(crate) use registered;
+
 /// The queues of a process as they are stored. Whatever cannot be read is not handled.
 pub(super) fn queue_list(text: &str) -> Vec<String> {
     serde_json::from_str(text).unwrap_or_default()

@@ -22,7 +22,7 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
-use super::decode::{partition_stats, queue_list, survey, unsettled_message};
+use super::decode::{partition_stats, queue_list, registered, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
@@ -600,35 +600,7 @@ async fn schema_version(connection: &mut MySqlConnection, sql: &Statements) -> A
     Ok(u32::try_from(version).unwrap_or(0))
 }
 
-/// The ids of a queue's partitions, as far as they are there.
-async fn registered(
-    sql: &Statements,
-    connection: &mut MySqlConnection,
-    queue: &QueueName,
-    partitions: Partitions,
-) -> Answer<Vec<PartitionId>> {
-    let found = query!(sql.queue_partitions)
-        .bind(queue.as_str())
-        .fetch_optional(&mut *connection)
-        .await?;
-    let Some(found) = found else {
-        return Ok(Vec::new());
-    };
-    let found: i32 = found.try_get(0)?;
-    if found != i32::from(partitions.count()) {
-        return Err(OutboxError::PartitionCountMismatch {
-            queue: queue.to_string(),
-            expected: partitions.count(),
-            found: usize::try_from(found).unwrap_or(0),
-        });
-    }
-    let ids = query!(sql.partition_ids)
-        .bind(queue.as_str())
-        .try_map(|row: MySqlRow| row.try_get(0).map(PartitionId))
-        .fetch_all(connection)
-        .await?;
-    Ok(ids)
-}
+registered!(MySqlConnection, MySqlRow, i32);
 
 /// In the order of their partitions, so that two who write several rows lock them in one order.
 fn pairs_of(leases: &[Lease]) -> String {

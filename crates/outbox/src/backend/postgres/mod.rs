@@ -11,7 +11,7 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
 
-use super::decode::{partition_stats, process, survey, unsettled_message};
+use super::decode::{partition_stats, process, registered, survey, unsettled_message};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
@@ -140,7 +140,15 @@ impl Backend for Postgres {
         queue: &QueueName,
         partitions: Partitions,
     ) -> Answer<Vec<PartitionId>> {
+        // What is there already is only read: a start beside running processes locks nothing, and an
+        // account that may only enqueue can start.
         let sql = &store.sql;
+        let mut connection = store.pool.acquire().await?;
+        let ids = registered(sql, &mut connection, queue, partitions).await?;
+        if ids.len() == usize::from(partitions.count()) {
+            return Ok(ids);
+        }
+        drop(connection);
         let mut transaction = Self::begin(store, None).await?;
         let count = i32::from(partitions.count());
         query!(sql.register_queue)
@@ -148,18 +156,8 @@ impl Backend for Postgres {
             .bind(count)
             .execute(&mut *transaction)
             .await?;
-        let found: i32 = query!(sql.queue_partitions)
-            .bind(queue.as_str())
-            .fetch_one(&mut *transaction)
-            .await?
-            .try_get(0)?;
-        if found != count {
-            return Err(OutboxError::PartitionCountMismatch {
-                queue: queue.to_string(),
-                expected: partitions.count(),
-                found: usize::try_from(found).unwrap_or(0),
-            });
-        }
+        // A queue that somebody else registered meanwhile may have another count.
+        registered(sql, &mut transaction, queue, partitions).await?;
         query!(sql.register_partitions)
             .bind(queue.as_str())
             .bind(count)
@@ -169,11 +167,7 @@ impl Backend for Postgres {
             .bind(queue.as_str())
             .execute(&mut *transaction)
             .await?;
-        let ids = query!(sql.partition_ids)
-            .bind(queue.as_str())
-            .try_map(|row: PgRow| row.try_get(0).map(PartitionId))
-            .fetch_all(&mut *transaction)
-            .await?;
+        let ids = registered(sql, &mut transaction, queue, partitions).await?;
         transaction.commit().await?;
         Ok(ids)
     }
@@ -713,3 +707,5 @@ fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
         .map(|lease| (lease.partition_id.0, lease.epoch.0))
         .unzip()
 }
+
+registered!(PgConnection, PgRow, i32);

@@ -12,7 +12,9 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 
-use super::decode::{partition_stats, process, stored_message, survey, unsettled_message};
+use super::decode::{
+    partition_stats, process, registered, stored_message, survey, unsettled_message,
+};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation,
@@ -107,7 +109,14 @@ impl Backend for Sqlite {
         queue: &QueueName,
         partitions: Partitions,
     ) -> Answer<Vec<PartitionId>> {
+        // What is there already is only read: a start beside running processes locks nothing.
         let sql = &store.sql;
+        let mut connection = store.pool.acquire().await?;
+        let ids = registered(sql, &mut connection, queue, partitions).await?;
+        if ids.len() == usize::from(partitions.count()) {
+            return Ok(ids);
+        }
+        drop(connection);
         let mut transaction = Self::begin(store, None).await?;
         let count = i64::from(partitions.count());
         query!(sql.register_queue)
@@ -115,18 +124,8 @@ impl Backend for Sqlite {
             .bind(count)
             .execute(&mut *transaction)
             .await?;
-        let found: i64 = query!(sql.queue_partitions)
-            .bind(queue.as_str())
-            .fetch_one(&mut *transaction)
-            .await?
-            .try_get(0)?;
-        if found != count {
-            return Err(OutboxError::PartitionCountMismatch {
-                queue: queue.to_string(),
-                expected: partitions.count(),
-                found: usize::try_from(found).unwrap_or(0),
-            });
-        }
+        // A queue that somebody else registered meanwhile may have another count.
+        registered(sql, &mut transaction, queue, partitions).await?;
         query!(sql.register_partitions)
             .bind(queue.as_str())
             .bind(count)
@@ -136,11 +135,7 @@ impl Backend for Sqlite {
             .bind(queue.as_str())
             .execute(&mut *transaction)
             .await?;
-        let ids = query!(sql.partition_ids)
-            .bind(queue.as_str())
-            .try_map(|row: SqliteRow| row.try_get(0).map(PartitionId))
-            .fetch_all(&mut *transaction)
-            .await?;
+        let ids = registered(sql, &mut transaction, queue, partitions).await?;
         transaction.commit().await?;
         Ok(ids)
     }
@@ -569,3 +564,5 @@ async fn insert(
     let first = last - i64::try_from(messages.len()).unwrap_or(i64::MAX) + 1;
     Ok((first..=last).map(OutboxMessageId).collect())
 }
+
+registered!(SqliteConnection, SqliteRow, i64);
