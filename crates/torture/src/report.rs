@@ -200,9 +200,21 @@ text { font-size: 12px; fill: #555 }\npre { overflow-x: auto; background: #f6f6f
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b } \
 svg, pre { background: #262626 } polyline { stroke: #6fb1ec } text { fill: #aaa } }\n";
 
+/// The highest point of each column that can be told from its neighbours.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut thinned: Vec<(f64, f64)> = Vec::new();
+    for &(x, y) in points {
+        match thinned.last_mut() {
+            Some(last) if last.0.floor() == x.floor() => last.1 = last.1.max(y),
+            _ => thinned.push((x, y)),
+        }
+    }
+    thinned
+}
+
 fn chart(title: &str, points: &[(f64, f64)], marks: &str) -> String {
     let most = points.iter().map(|(_, y)| *y).fold(1.0, f64::max);
-    let line: Vec<String> = points
+    let line: Vec<String> = thinned(points)
         .iter()
         .map(|(x, y)| format!("{x:.1},{:.1}", HEIGHT - y / most * HEIGHT))
         .collect();
