@@ -152,6 +152,8 @@ pub struct Survey {
     pub unsequenced: bool,
     /// Whether sequenced messages wait for a handler, and the partition is not paused.
     pub pending: bool,
+    /// The last number that was given.
+    pub last_seq: Seq,
     /// Who holds it, if anybody does.
     pub holder: Option<Incarnation>,
     /// The holder's sign of life.

@@ -13,6 +13,7 @@ use conformance::boundaries::{self, MAX_PLACES, Mode};
 use conformance::stage::{ONE, PATIENCE, text_message, text_of};
 use conformance::{Collector, Dialect as _, Stage};
 use sqlx::Sqlite;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use testbed::{Server, with_database};
 
 conformance::suite!(sqlx::Sqlite, testbed::Server::Sqlite);
@@ -34,7 +35,11 @@ async fn dying_process() {
         "leased" => Mode::Leased,
         _ => Mode::Transactional,
     };
-    let pool = Sqlite::connect(&url, 1).await;
+    // Where no commit waits for the disk anyway, all of them are made on this one connection.
+    let file = url.parse::<SqliteConnectOptions>().unwrap();
+    let file = file.synchronous(SqliteSynchronous::Normal);
+    let pool = SqlitePoolOptions::new().max_connections(1);
+    let pool = pool.connect_with(file).await.unwrap();
     let collector = Collector::answering(|message| {
         println!("handling {}", text_of(message));
         boundaries::answer(message)
@@ -101,6 +106,42 @@ async fn a_leased_process_may_die_at_any_commit() {
 #[tokio::test]
 async fn a_transactional_process_may_die_at_any_commit() {
     die_at_every_commit(Mode::Transactional).await;
+}
+
+/// Acks need not wait for the disk; the application's own commits do.
+#[tokio::test]
+async fn the_applications_sessions_stay_as_durable_as_they_were() {
+    for journal in [SqliteJournalMode::Wal, SqliteJournalMode::Delete] {
+        with_database(Server::Sqlite, async |database| {
+            let file = database.url().parse::<SqliteConnectOptions>().unwrap();
+            let file = file
+                .journal_mode(journal)
+                .synchronous(SqliteSynchronous::Full)
+                .busy_timeout(Duration::from_secs(20));
+            let pool = SqlitePoolOptions::new().max_connections(4);
+            let pool = pool.connect_with(file).await.unwrap();
+            let stage = Stage::<Sqlite> {
+                url: database.url().to_owned(),
+                pool: pool.clone(),
+            };
+            let collector = Collector::new();
+            let handle = stage.deliver(ONE, &collector).await;
+            let texts: Vec<String> = (0..50).map(|number| number.to_string()).collect();
+            for text in &texts {
+                stage.enqueue(handle.outbox(), 0, &[text]).await;
+            }
+            collector.wait_for(50).await;
+            handle.stop().await;
+            assert_eq!(collector.texts(), texts);
+            let all = futures_util::future::join_all((0..4).map(|_| pool.acquire())).await;
+            for connection in all {
+                let level = "PRAGMA synchronous".to_owned();
+                let level = Sqlite::number(&mut connection.unwrap(), level).await;
+                assert_eq!(level.unwrap(), 2, "{journal:?}");
+            }
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -45,6 +45,7 @@ macro_rules! survey {
             partition_id: crate::backend::PartitionId(row.try_get("partition_id")?),
             unsequenced: row.try_get("unsequenced")?,
             pending: row.try_get("pending")?,
+            last_seq: crate::backend::Seq(row.try_get("last_seq")?),
             holder: row
                 .try_get::<Option<String>, _>("holder")?
                 .map(crate::backend::Incarnation),

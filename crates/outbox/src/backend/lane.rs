@@ -85,6 +85,12 @@ impl<DB: Backend> Lane<DB> {
         })
     }
 
+    /// A lane of another pool for the same database.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn beside(&self, pool: &Pool<DB>) -> Arc<Self> {
+        Self::new(pool, &self.writers)
+    }
+
     /// Waits for a place.
     pub(crate) async fn place(&self) -> Option<Place> {
         let place = Arc::clone(&self.places).acquire_owned();

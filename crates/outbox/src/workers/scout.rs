@@ -141,8 +141,11 @@ impl<DB: Backend> Scout<DB> {
         } else {
             None
         };
+        // What was handled and is written down within a moment is not waiting for anybody.
+        let owed = note.owed.as_ref().map(|owed| owed.settlement.cursor);
+        let waits = owed.is_none_or(|handled| handled < survey.last_seq);
         let held = note.lease.is_some();
-        let due = held && !note.handling || note.permit.is_some() || (note.ours && free);
+        let due = held && !note.handling && waits || note.permit.is_some() || (note.ours && free);
         drop(note);
         if due {
             desk.bell.notify_one();

@@ -3,6 +3,7 @@
 //! at once however long the busy timeout is.
 
 mod dead_letters;
+mod relaxed;
 mod together;
 
 use std::time::Duration;
@@ -181,7 +182,7 @@ impl Backend for Sqlite {
         partitions: &[PartitionId],
         limit: u32,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
-        let mut transaction = Self::begin(store, None).await?;
+        let mut transaction = relaxed::begin(store).await?;
         let mut sequenced = Vec::with_capacity(partitions.len());
         for partition_id in partitions {
             let row = query!(store.sql.sequence)
@@ -234,9 +235,9 @@ impl Backend for Sqlite {
         lease: Lease,
         settlement: Option<&Settlement>,
         limit: ReadLimit,
-        _: Commit,
+        commit: Commit,
     ) -> Answer<Advance> {
-        together::advance(store, lease, settlement, limit).await
+        together::advance(store, lease, settlement, limit, commit).await
     }
 
     async fn advance(
@@ -319,7 +320,7 @@ impl Backend for Sqlite {
     }
 
     async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
-        let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
+        let mut own = OwnConnection::acquire_to_write(relaxed::lane(store).await?).await?;
         let swept = query!(store.sql.sweep)
             .bind(partition_id.0)
             .bind(limit)
@@ -435,7 +436,7 @@ impl Backend for Sqlite {
     }
 
     async fn begin(store: &Store<Self>, _: Option<i64>) -> Answer<OwnTransaction<Self>> {
-        OwnTransaction::begin(&store.workers, "BEGIN IMMEDIATE".into_sql_str()).await
+        OwnTransaction::begin(&store.workers, Self::BEGIN.into_sql_str()).await
     }
 
     /// There is no server: a statement ends with its connection.

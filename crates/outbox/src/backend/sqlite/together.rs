@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use sqlx::Sqlite;
 use tokio::sync::oneshot;
 
+use super::relaxed::{self, Relaxed};
 use crate::backend::{
-    Advance, Answer, Backend as _, Lease, OwnTransaction, ReadLimit, Settlement, Store,
+    Advance, Answer, Backend as _, Commit, Lease, OwnTransaction, ReadLimit, Settlement, Store,
 };
 use crate::engine::lock;
 
@@ -20,14 +21,44 @@ const MANY_BYTES: usize = 16 << 20;
 
 /// Those who wait.
 #[derive(Debug, Default)]
-pub struct Together(Mutex<VecDeque<Request>>);
+pub struct Together {
+    for_the_disk: Waiting,
+    /// Whose commit need not wait for the disk.
+    at_ease: Waiting,
+    pub(super) relaxed: Relaxed,
+}
 
-impl Together {
+#[derive(Debug, Default)]
+struct Waiting(Mutex<VecDeque<Request>>);
+
+impl Waiting {
     fn push(&self, request: Request) {
         let mut waiting = lock(&self.0);
         // Who does not wait any more does not want it either.
         waiting.retain(|request| !request.reply.is_closed());
         waiting.push_back(request);
+    }
+
+    fn next(&self) -> Option<Request> {
+        lock(&self.0).pop_front()
+    }
+}
+
+impl Together {
+    fn waiting(&self, commit: Commit) -> &Waiting {
+        match commit {
+            Commit::Durable => &self.for_the_disk,
+            Commit::Relaxed => &self.at_ease,
+        }
+    }
+
+    /// Whom a transaction can do something for: one that waits for the disk is good enough for all.
+    fn next(&self, commit: Commit) -> Option<Request> {
+        let first = self.waiting(commit).next();
+        match commit {
+            Commit::Durable => first.or_else(|| self.at_ease.next()),
+            Commit::Relaxed => first,
+        }
     }
 }
 
@@ -45,9 +76,10 @@ pub(super) async fn advance(
     lease: Lease,
     settlement: Option<&Settlement>,
     limit: ReadLimit,
+    commit: Commit,
 ) -> Answer<Advance> {
     let (reply, mut answer) = oneshot::channel();
-    store.shared.push(Request {
+    store.shared.waiting(commit).push(Request {
         lease,
         settlement: settlement.cloned(),
         limit,
@@ -61,19 +93,30 @@ pub(super) async fn advance(
                 // Whoever took it failed, for another's sake or ours: by ourselves we shall see.
                 Err(_) => return alone(store, lease, settlement, limit).await,
             },
-            transaction = Sqlite::begin(store, None) => do_some(store, transaction?).await?,
+            transaction = begin(store, commit) => do_some(store, transaction?, commit).await?,
         }
+    }
+}
+
+async fn begin(store: &Store<Sqlite>, commit: Commit) -> Answer<OwnTransaction<Sqlite>> {
+    match commit {
+        Commit::Durable => Sqlite::begin(store, None).await,
+        Commit::Relaxed => relaxed::begin(store).await,
     }
 }
 
 /// Does what is asked at this moment, or as much of it as does not keep others from writing, and answers
 /// when it is committed. After an error nobody gets an answer.
-async fn do_some(store: &Store<Sqlite>, mut transaction: OwnTransaction<Sqlite>) -> Answer<()> {
+async fn do_some(
+    store: &Store<Sqlite>,
+    mut transaction: OwnTransaction<Sqlite>,
+    commit: Commit,
+) -> Answer<()> {
     let began = Instant::now();
     let mut answers = Vec::new();
     let mut bytes = 0;
     while began.elapsed() < LONG && bytes < MANY_BYTES {
-        let Some(request) = lock(&store.shared.0).pop_front() else {
+        let Some(request) = store.shared.next(commit) else {
             break;
         };
         if request.reply.is_closed() {

@@ -12,7 +12,7 @@ LEFT JOIN LATERAL (
            p.last_seq > c.processed_seq AND NOT q.paused AND NOT EXISTS (
                SELECT 1 FROM {prefix}paused o WHERE o.partition_id = p.partition_id
            ) AS pending,
-           c.holder, c.epoch, c.renewals, c.lease_millis, c.lease_until <= {now} AS expired
+           p.last_seq, c.holder, c.epoch, c.renewals, c.lease_millis, c.lease_until <= {now} AS expired
     FROM {prefix}partitions p
     JOIN {prefix}processors c ON c.partition_id = p.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue

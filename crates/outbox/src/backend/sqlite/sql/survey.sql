@@ -3,7 +3,7 @@ SELECT * FROM (
            EXISTS (SELECT 1 FROM {prefix}messages m
                    WHERE m.partition_id = p.partition_id AND m.id > p.last_id) AS unsequenced,
            p.last_seq > c.processed_seq AND NOT p.paused AND NOT q.paused AS pending,
-           c.holder, c.epoch, c.renewals, c.lease_millis, c.lease_until <= {now} AS expired
+           p.last_seq, c.holder, c.epoch, c.renewals, c.lease_millis, c.lease_until <= {now} AS expired
     FROM {prefix}partitions p
     JOIN {prefix}processors c ON c.partition_id = p.partition_id
     JOIN {prefix}queues q ON q.queue = p.queue
