@@ -283,6 +283,9 @@ fn excerpt(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     const PARTITIONS: Partitions = Partitions::of(4);
@@ -366,6 +369,32 @@ mod tests {
         ] {
             let error = refused(bad);
             assert!(matches!(error, OutboxError::InvalidHeader(_)), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_can_be_stored_and_comes_back(
+            key in any::<String>(),
+            payload_type in any::<String>(),
+            headers in vec((".{0,20}", any::<String>()), 0..5),
+        ) {
+            let plain = EnqueueMessage::keyed(&key, [], &payload_type);
+            let message = headers.iter().fold(plain, |message, (name, value)| {
+                message.header(name, value)
+            });
+            if validate(&message).is_err() {
+                return Ok(());
+            }
+            prop_assert!(!key.contains('\0'));
+            prop_assert!(payload_type.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+            let back = decoded_headers(message.encoded_headers().as_deref());
+            prop_assert_eq!(back, headers.into_iter().collect());
+        }
+
+        #[test]
+        fn no_stored_text_makes_reading_headers_panic(stored in any::<String>()) {
+            decoded_headers(Some(&stored));
         }
     }
 }

@@ -116,6 +116,8 @@ pub(crate) use query;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -128,6 +130,17 @@ mod tests {
             "", "Outbox_", "1a", "_a", "a b", "a;--", "a\"", "a`", "a'", "á", "a\0", "{now}", &long,
         ] {
             assert!(bad.parse::<TablePrefix>().is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_text_is_one(text in "[a-z][a-z0-9_]{0,40}|.{0,40}") {
+            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+            let good = text.len() <= 32
+                && text.bytes().all(plain)
+                && text.starts_with(|first: char| first.is_ascii_lowercase());
+            prop_assert_eq!(text.parse::<TablePrefix>().is_ok(), good);
         }
     }
 }

@@ -150,6 +150,10 @@ pub(super) fn unpack(packed: &str) -> impl Iterator<Item = i64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::*;
 
     #[test]
@@ -162,5 +166,26 @@ mod tests {
         let slice = &packed[width..3 * width];
         assert_eq!(unpack(slice).collect::<Vec<_>>(), [8, 10]);
         assert_eq!(unpack("").count(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_slice_of_every_run_comes_back(
+            ids in vec(0..=i64::MAX, 1..40),
+            from in any::<Index>(),
+            to in any::<Index>(),
+        ) {
+            let (from, to) = (from.index(ids.len()), to.index(ids.len()) + 1);
+            let width = width(ids.iter());
+            let packed = pack(&ids, width);
+            if let Some(slice) = packed.get(from * width..to * width) {
+                prop_assert_eq!(unpack(slice).collect::<Vec<_>>(), &ids[from..to]);
+            }
+        }
+
+        #[test]
+        fn no_stored_text_makes_unpacking_panic(packed in any::<String>()) {
+            unpack(&packed).count();
+        }
     }
 }
