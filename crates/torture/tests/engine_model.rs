@@ -421,14 +421,25 @@ impl StateMachineTest for Engine {
 
     fn teardown(mut state: Self, reference: Reference) {
         let handle = state.runtime.handle().clone();
-        handle.block_on(state.finish(&reference));
+        handle.block_on(async {
+            state.finish(&reference).await;
+            // While there is a runtime in which they can be closed.
+            state.processes.clear();
+            state.pool.close().await;
+        });
     }
+}
+
+/// More with PROPTEST_CASES, up to what takes minutes: each is a database of its own.
+fn cases() -> u32 {
+    let cases = std::env::var("PROPTEST_CASES").ok();
+    let cases = cases.and_then(|cases| cases.parse().ok());
+    cases.unwrap_or(100).min(3_000)
 }
 
 prop_state_machine! {
     #![proptest_config(Config {
-        // More with PROPTEST_CASES.
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(100),
+        cases: cases(),
         failure_persistence: None,
         ..Config::default()
     })]
