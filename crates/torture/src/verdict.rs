@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::bed::GRACE;
 use crate::evidence::{Committed, Evidence, Look};
 use crate::faults::Made;
+use crate::producer::PROBE;
 use crate::script::{Queue, Script};
 use crate::worker::LEASE;
 
@@ -368,18 +369,23 @@ fn dead_letters(evidence: &Evidence, verdict: &mut Verdict) {
     }
 }
 
-/// When each partition did something.
+/// When each partition did something for the one who looks whether it moves.
 fn moves(evidence: &Evidence) -> BTreeMap<(Queue, i64), Vec<i64>> {
     let mut moves: BTreeMap<(Queue, i64), Vec<i64>> = BTreeMap::new();
     for one in &evidence.partitions {
         moves.entry((one.queue, one.partition)).or_default();
     }
     for effect in &evidence.effects {
-        let partition = (Queue::Transactional, effect.partition);
-        moves.entry(partition).or_default().push(effect.at);
+        if effect.producer == PROBE {
+            let partition = (Queue::Transactional, effect.partition);
+            moves.entry(partition).or_default().push(effect.at);
+        }
     }
     for delivery in &evidence.deliveries {
-        if let Some((end, _)) = delivery.end {
+        let probe = delivery
+            .order
+            .is_some_and(|(producer, _)| producer == PROBE);
+        if let Some((end, _)) = delivery.end.filter(|_| probe) {
             let partition = (Queue::Leased, delivery.partition);
             moves.entry(partition).or_default().push(end);
         }
@@ -518,7 +524,7 @@ mod tests {
                     Script::Fine
                 };
                 evidence.committed.push(Committed {
-                    producer: 0,
+                    producer: PROBE,
                     number: id,
                     queue,
                     key: 0,
@@ -544,7 +550,7 @@ mod tests {
             partition: 0,
             seq: 1,
             epoch: 1,
-            producer: 0,
+            producer: PROBE,
             number: 1,
             at: 101,
         });
@@ -555,7 +561,7 @@ mod tests {
                 id: 10 + seq,
                 epoch: 1,
                 attempts: 0,
-                order: Some((0, 10 + seq)),
+                order: Some((PROBE, 10 + seq)),
                 start: 100 + seq,
                 end: Some((100 + seq, success)),
             });
@@ -607,7 +613,7 @@ mod tests {
         };
         let lost = found(|evidence| evidence.effects.clear());
         assert!(lost.contains(&Delivered), "{lost:?}");
-        let phantom = found(|evidence| evidence.deliveries[0].order = Some((0, 99)));
+        let phantom = found(|evidence| evidence.deliveries[0].order = Some((PROBE, 99)));
         assert!(phantom.contains(&NothingElse), "{phantom:?}");
         let changed = found(|evidence| evidence.deliveries[0].order = None);
         assert!(changed.contains(&NothingElse), "{changed:?}");
@@ -617,7 +623,7 @@ mod tests {
         assert_eq!(hole, [DenseAndInOrder]);
         let swapped = found(|evidence| {
             evidence.committed[2].number = 99;
-            evidence.deliveries[0].order = Some((0, 99));
+            evidence.deliveries[0].order = Some((PROBE, 99));
         });
         assert_eq!(swapped, [ProducersOrder]);
         let older = found(|evidence| {
