@@ -369,23 +369,21 @@ fn dead_letters(evidence: &Evidence, verdict: &mut Verdict) {
     }
 }
 
-/// When each partition did something for the one who looks whether it moves.
-fn moves(evidence: &Evidence) -> BTreeMap<(Queue, i64), Vec<i64>> {
+/// When each partition did something; for this producer, or for anybody.
+fn moves(evidence: &Evidence, of: Option<i64>) -> BTreeMap<(Queue, i64), Vec<i64>> {
     let mut moves: BTreeMap<(Queue, i64), Vec<i64>> = BTreeMap::new();
     for one in &evidence.partitions {
         moves.entry((one.queue, one.partition)).or_default();
     }
     for effect in &evidence.effects {
-        if effect.producer == PROBE {
+        if of.is_none_or(|of| effect.producer == of) {
             let partition = (Queue::Transactional, effect.partition);
             moves.entry(partition).or_default().push(effect.at);
         }
     }
     for delivery in &evidence.deliveries {
-        let probe = delivery
-            .order
-            .is_some_and(|(producer, _)| producer == PROBE);
-        if let Some((end, _)) = delivery.end.filter(|_| probe) {
+        let theirs = of.is_none_or(|of| delivery.order.is_some_and(|order| order.0 == of));
+        if let Some((end, _)) = delivery.end.filter(|_| theirs) {
             let partition = (Queue::Leased, delivery.partition);
             moves.entry(partition).or_default().push(end);
         }
@@ -396,16 +394,29 @@ fn moves(evidence: &Evidence) -> BTreeMap<(Queue, i64), Vec<i64>> {
     moves
 }
 
+/// Every partition moves in time; and of what was enqueued last, beside a transaction that is open, some
+/// has come by then.
 fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
     let bound = i64::try_from((LEASE.duration + GRACE).as_millis()).unwrap_or(i64::MAX);
-    for (partition, moves) in moves(evidence) {
+    let took = |moves: &[i64]| {
         let next = moves.partition_point(|at| *at < evidence.healed);
-        let took = moves.get(next).map(|at| at - evidence.healed);
+        moves.get(next).map(|at| at - evidence.healed)
+    };
+    for (partition, moves) in moves(evidence, None) {
+        let took = took(&moves);
         if took.is_none_or(|took| took > bound) {
             verdict.say(Invariant::MovesAgain, || {
                 format!("{partition:?} took {took:?} ms of {bound}")
             });
         }
+    }
+    let probes = moves(evidence, Some(PROBE));
+    let late = |moves: &&Vec<i64>| took(moves).is_none_or(|took| took > bound);
+    let late = probes.values().filter(late).count();
+    if late * 4 > probes.len() * 3 {
+        verdict.say(Invariant::MovesAgain, || {
+            format!("{late} of {} last messages came late", probes.len())
+        });
     }
 }
 
