@@ -161,6 +161,13 @@ enum Fate {
     Cut,
 }
 
+impl Fate {
+    /// In one direction at least.
+    fn lets_through(self) -> bool {
+        matches!(self, Self::Forward | Self::Half)
+    }
+}
+
 /// Which request it is.
 #[derive(Debug, Clone, Copy)]
 enum When {
@@ -355,7 +362,7 @@ impl Link {
         tokio::select! {
             () = requests => {}
             () = answers => {}
-            _ = end.wait_for(|state| matches!(state.fate(self.number), Fate::Silent | Fate::Cut)) => {}
+            _ = end.wait_for(|state| !state.fate(self.number).lets_through()) => {}
         }
     }
 
@@ -371,16 +378,16 @@ impl Link {
             let (mut fate, mut may, mut delay) = (Fate::Forward, read, Duration::ZERO);
             self.state.send_modify(|state| {
                 // A byte that arrives after the wire failed is no request, and no reply either.
-                if matches!(state.fate(self.number), Fate::Forward | Fate::Half) {
+                if state.fate(self.number).lets_through() {
                     note(state, &buffer[..read]);
                 }
                 fate = state.fate(self.number);
-                if matches!(fate, Fate::Forward | Fate::Half) {
+                if fate.lets_through() {
                     may = state.pass(read);
                 }
                 delay = state.delay;
             });
-            if !matches!(fate, Fate::Forward | Fate::Half) {
+            if !fate.lets_through() {
                 return;
             }
             if !delay.is_zero() {

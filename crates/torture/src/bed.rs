@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::RunOptions;
-use crate::clock::{self, Clock};
+use crate::clock;
 use crate::dialect::Dialect;
 use crate::evidence::{self, Evidence, Look};
 use crate::faults::{Made, TRAP, WHILE, make_all};
@@ -29,6 +29,7 @@ use crate::producer::{OPEN, PROBE, Placed, producing, write};
 use crate::prompt;
 use crate::report;
 use crate::script::{Order, Queue, Script};
+use crate::seat::Seat;
 use crate::verdict;
 use crate::worker::{LEASE, builder, started};
 
@@ -103,7 +104,7 @@ async fn torture<DB: Dialect>(
     let from = now();
     let mut workers = join_all((0..WORKERS).map(|worker| bed.worker(worker))).await;
     for worker in &mut workers {
-        worker.process.kill().await;
+        worker.kill().await;
     }
     for worker in &mut workers {
         worker.replace().await?;
@@ -164,7 +165,7 @@ pub(crate) struct Bed<DB: Dialect> {
     /// Ledgers and logs.
     pub(crate) folder: TempDir,
     wires: Vec<Wire>,
-    workers: Vec<Mutex<Worker>>,
+    workers: Vec<Mutex<Seat>>,
     /// Connections of others, who have nothing to do with the outbox, and of the bed itself.
     pub(crate) strangers: Pool<DB>,
     pub(crate) outbox: Outbox<DB>,
@@ -215,7 +216,7 @@ impl<DB: Dialect> Bed<DB> {
                 connections,
                 seed,
             };
-            let worker = Worker::start(role, number, url.to_owned(), folder.path())?;
+            let worker = Seat::start(role, number, url.to_owned(), folder.path())?;
             workers.push(Mutex::new(worker));
         }
         let bed = Self {
@@ -253,7 +254,7 @@ impl<DB: Dialect> Bed<DB> {
         self.bar.set_message(what);
     }
 
-    pub(crate) async fn worker(&self, number: usize) -> MutexGuard<'_, Worker> {
+    pub(crate) async fn worker(&self, number: usize) -> MutexGuard<'_, Seat> {
         self.workers[number].lock().await
     }
 
@@ -291,7 +292,7 @@ impl<DB: Dialect> Bed<DB> {
         wire.fail_at(request, fault, After::Silent);
         let _ = timeout(TRAP, wire.wait_tripped()).await;
         let mut worker = self.worker(worker).await;
-        worker.process.kill().await;
+        worker.kill().await;
         wire.cut();
         wire.heal();
         worker.replace().await
@@ -310,9 +311,9 @@ impl<DB: Dialect> Bed<DB> {
 
     /// Sets the clock of a worker, and corrects it after a while.
     pub(crate) async fn set_clock(&self, worker: usize, by: &str) -> Result<()> {
-        let clock = self.worker(worker).await.clock.clone();
+        let clock = self.worker(worker).await.clock();
         let Some(clock) = clock else { return Ok(()) };
-        clock.jump(by)?;
+        clock.set(by)?;
         sleep(WHILE * 2).await;
         clock.correct()
     }
@@ -320,12 +321,7 @@ impl<DB: Dialect> Bed<DB> {
     /// Says how much larger than its ledger any file of a worker may get.
     pub(crate) async fn limit_files(&self, room: Option<u64>) {
         for worker in &self.workers {
-            let worker = worker.lock().await;
-            let ledger = worker.role.ledger.as_ref();
-            let size = ledger.and_then(|ledger| std::fs::metadata(ledger).ok());
-            let size = size.map_or(0, |ledger| ledger.len());
-            // One that has ended meanwhile writes nothing.
-            let _ = worker.process.limit_files(room.map(|room| size + room));
+            worker.lock().await.limit_files(room);
         }
     }
 
@@ -336,7 +332,7 @@ impl<DB: Dialect> Bed<DB> {
             for worker in &self.workers {
                 // Whoever has it knows what it is doing.
                 if let Ok(mut worker) = worker.try_lock()
-                    && worker.process.has_ended()
+                    && worker.has_ended()
                 {
                     worker.replace().await?;
                 }
@@ -505,72 +501,4 @@ fn keep_logs(folder: &TempDir, reports: &Path) -> Result<PathBuf> {
         std::fs::copy(entry.path(), kept.join(entry.file_name()))?;
     }
     Ok(kept)
-}
-
-/// A worker's place: one process after the other.
-pub(crate) struct Worker {
-    role: Role,
-    number: usize,
-    url: String,
-    folder: PathBuf,
-    process: Process,
-    clock: Option<Clock>,
-    generation: u32,
-}
-
-impl Worker {
-    fn start(mut role: Role, number: usize, url: String, folder: &Path) -> Result<Self> {
-        let generation = 0;
-        role.ledger = Some(ledger_of(folder, number, generation));
-        let clock = Clock::new(folder, number)?;
-        let process = Process::start(&role, &url, &log_of(folder, number), clock.as_ref())?;
-        Ok(Self {
-            role,
-            number,
-            url,
-            folder: folder.to_owned(),
-            process,
-            clock,
-            generation,
-        })
-    }
-
-    /// `kill -9`, and another process.
-    pub(crate) async fn replace(&mut self) -> Result<()> {
-        self.process.kill().await;
-        self.generation += 1;
-        self.role.ledger = Some(ledger_of(&self.folder, self.number, self.generation));
-        let log = log_of(&self.folder, self.number);
-        self.process = Process::start(&self.role, &self.url, &log, self.clock.as_ref())?;
-        Ok(())
-    }
-
-    /// An orderly stop, and another process.
-    pub(crate) async fn restart(&mut self) -> Result<()> {
-        if !self.process.has_ended() {
-            // One that is told to stop while it dies of a message need not end well.
-            let _ = self.process.stop().await;
-        }
-        self.replace().await
-    }
-
-    pub(crate) async fn stop(&mut self) -> Result<()> {
-        self.process.stop().await.map(drop)
-    }
-
-    pub(crate) fn freeze(&self) {
-        let _ = self.process.freeze();
-    }
-
-    pub(crate) fn thaw(&self) {
-        let _ = self.process.thaw();
-    }
-}
-
-fn ledger_of(folder: &Path, number: usize, generation: u32) -> PathBuf {
-    folder.join(format!("ledger-{number}-{generation}.txt"))
-}
-
-fn log_of(folder: &Path, number: usize) -> PathBuf {
-    folder.join(format!("worker-{number}.log"))
 }

@@ -36,16 +36,12 @@ impl Clock {
             .env("NO_FAKE_STAT", "1");
     }
 
-    fn set(&self, by: &str) -> Result<()> {
+    /// Adds to the time, until it is corrected.
+    pub(crate) fn set(&self, by: &str) -> Result<()> {
         // Whoever reads it meanwhile finds the old or the new.
         let new = self.file.with_extension("new");
         std::fs::write(&new, format!("{by}\n")).context("set a clock")?;
         std::fs::rename(new, &self.file).context("set a clock")
-    }
-
-    /// Adds to the time, until it is corrected.
-    pub(crate) fn jump(&self, by: &str) -> Result<()> {
-        self.set(by)
     }
 
     pub(crate) fn correct(&self) -> Result<()> {

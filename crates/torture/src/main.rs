@@ -6,6 +6,7 @@ mod clock;
 mod dialect;
 mod evidence;
 mod faults;
+mod figures;
 mod ledger;
 #[cfg(mutants)]
 mod mutants;
@@ -15,6 +16,7 @@ mod producer;
 mod prompt;
 mod report;
 mod script;
+mod seat;
 mod verdict;
 mod worker;
 

@@ -151,9 +151,9 @@ macro_rules! process {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
-/// Makes a function that reads which partitions of a queue are registered, for any database.
+/// Makes the functions that read which partitions of a queue are registered, for any database.
 macro_rules! registered {
-    ($connection:ty, $row:ty, $count:ty) => {
+    ($database:ty, $connection:ty, $row:ty, $count:ty) => {
         /// The ids of a queue's partitions as far as they are registered. An error if the queue has
         /// another number of them.
         async fn registered(
@@ -183,6 +183,18 @@ macro_rules! registered {
                 .fetch_all(connection)
                 .await?;
             Ok(ids)
+        }
+
+        /// All of them, if all are there. It only reads: a start beside running processes locks nothing,
+        /// and an account that may only enqueue can start.
+        async fn all_registered(
+            store: &Store<$database>,
+            queue: &QueueName,
+            partitions: Partitions,
+        ) -> Answer<Option<Vec<PartitionId>>> {
+            let mut connection = store.pool.acquire().await?;
+            let ids = registered(&store.sql, &mut connection, queue, partitions).await?;
+            Ok(Some(ids).filter(|ids| ids.len() == usize::from(partitions.count())))
         }
     };
 }

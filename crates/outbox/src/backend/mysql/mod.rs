@@ -148,13 +148,9 @@ impl Backend for MySql {
         queue: &QueueName,
         partitions: Partitions,
     ) -> Answer<Vec<PartitionId>> {
-        // What is there already is only read: a start beside running processes locks nothing.
-        let mut connection = store.pool.acquire().await?;
-        let ids = registered(&store.sql, &mut connection, queue, partitions).await?;
-        if ids.len() == usize::from(partitions.count()) {
+        if let Some(ids) = all_registered(store, queue, partitions).await? {
             return Ok(ids);
         }
-        drop(connection);
         let sql = &store.sql;
         let mut connection = lock_schema(store).await?;
         let count = partitions.count();
@@ -600,7 +596,7 @@ async fn schema_version(connection: &mut MySqlConnection, sql: &Statements) -> A
     Ok(u32::try_from(version).unwrap_or(0))
 }
 
-registered!(MySqlConnection, MySqlRow, i32);
+registered!(MySql, MySqlConnection, MySqlRow, i32);
 
 /// In the order of their partitions, so that two who write several rows lock them in one order.
 fn pairs_of(leases: &[Lease]) -> String {

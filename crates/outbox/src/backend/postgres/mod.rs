@@ -140,15 +140,10 @@ impl Backend for Postgres {
         queue: &QueueName,
         partitions: Partitions,
     ) -> Answer<Vec<PartitionId>> {
-        // What is there already is only read: a start beside running processes locks nothing, and an
-        // account that may only enqueue can start.
-        let sql = &store.sql;
-        let mut connection = store.pool.acquire().await?;
-        let ids = registered(sql, &mut connection, queue, partitions).await?;
-        if ids.len() == usize::from(partitions.count()) {
+        if let Some(ids) = all_registered(store, queue, partitions).await? {
             return Ok(ids);
         }
-        drop(connection);
+        let sql = &store.sql;
         let mut transaction = Self::begin(store, None).await?;
         let count = i32::from(partitions.count());
         query!(sql.register_queue)
@@ -708,4 +703,4 @@ fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {
         .unzip()
 }
 
-registered!(PgConnection, PgRow, i32);
+registered!(Postgres, PgConnection, PgRow, i32);

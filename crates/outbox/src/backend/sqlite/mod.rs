@@ -110,14 +110,10 @@ impl Backend for Sqlite {
         queue: &QueueName,
         partitions: Partitions,
     ) -> Answer<Vec<PartitionId>> {
-        // What is there already is only read: a start beside running processes locks nothing.
-        let sql = &store.sql;
-        let mut connection = store.pool.acquire().await?;
-        let ids = registered(sql, &mut connection, queue, partitions).await?;
-        if ids.len() == usize::from(partitions.count()) {
+        if let Some(ids) = all_registered(store, queue, partitions).await? {
             return Ok(ids);
         }
-        drop(connection);
+        let sql = &store.sql;
         let mut transaction = Self::begin(store, None).await?;
         let count = i64::from(partitions.count());
         query!(sql.register_queue)
@@ -566,4 +562,4 @@ async fn insert(
     Ok((first..=last).map(OutboxMessageId).collect())
 }
 
-registered!(SqliteConnection, SqliteRow, i64);
+registered!(Sqlite, SqliteConnection, SqliteRow, i64);

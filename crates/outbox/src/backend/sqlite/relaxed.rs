@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::SqliteSynchronous;
-use sqlx::{Row as _, SqlSafeStr as _, Sqlite, SqliteConnection};
+use sqlx::{SqlSafeStr as _, Sqlite};
 use tokio::sync::OnceCell;
 
 use crate::backend::{Answer, Backend as _, Lane, OwnTransaction, Store};
@@ -25,8 +25,13 @@ pub(super) struct Relaxed(OnceCell<Arc<Lane<Sqlite>>>);
 pub(super) async fn lane(store: &Store<Sqlite>) -> Answer<&Arc<Lane<Sqlite>>> {
     let make = async || {
         let mut connection = store.pool.acquire().await?;
-        let waits = has_log(&mut connection).await? && synchronous(&mut connection).await? >= FULL;
-        if !waits {
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode")
+            .fetch_one(&mut *connection)
+            .await?;
+        let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous")
+            .fetch_one(&mut *connection)
+            .await?;
+        if !journal.eq_ignore_ascii_case("wal") || synchronous < FULL {
             return Ok(Arc::clone(&store.workers));
         }
         let options = store.pool.connect_options();
@@ -44,19 +49,4 @@ pub(super) async fn lane(store: &Store<Sqlite>) -> Answer<&Arc<Lane<Sqlite>>> {
 pub(super) async fn begin(store: &Store<Sqlite>) -> Answer<OwnTransaction<Sqlite>> {
     let lane = lane(store).await?;
     OwnTransaction::begin(lane, Sqlite::BEGIN.into_sql_str()).await
-}
-
-async fn has_log(connection: &mut SqliteConnection) -> Answer<bool> {
-    let row = sqlx::query("PRAGMA journal_mode")
-        .fetch_one(connection)
-        .await?;
-    let mode: String = row.try_get(0)?;
-    Ok(mode.eq_ignore_ascii_case("wal"))
-}
-
-async fn synchronous(connection: &mut SqliteConnection) -> Answer<i64> {
-    let row = sqlx::query("PRAGMA synchronous")
-        .fetch_one(connection)
-        .await?;
-    Ok(row.try_get(0)?)
 }
