@@ -223,7 +223,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
         self
     }
 
-    /// How long [`OutboxHandle::stop`] waits for handlers. Default 30 s.
+    /// How long [`OutboxHandle::stop`] waits for handlers; giving back what is held then takes at most
+    /// five seconds more. Default 30 s.
     pub fn stop_deadline(mut self, deadline: Duration) -> Self {
         self.stop_deadline = deadline;
         self

@@ -13,7 +13,7 @@ mod servers;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use conformance::outcomes::Ledger;
 use conformance::stage::{ONE, quick, text_message, text_of};
@@ -31,6 +31,7 @@ use tokio::time::Instant;
 on_every_server!(
     a_holder_that_vanishes_without_closing_its_connection_is_replaced,
     a_process_that_was_cut_off_comes_back_by_itself,
+    a_stop_without_contact_ends_soon_after_its_deadline,
     a_process_that_vanishes_between_any_two_requests_is_replaced,
     a_producers_lost_commit_reply_neither_loses_nor_doubles,
     a_leased_handlers_lost_commit_reply_neither_loses_nor_doubles,
@@ -87,6 +88,9 @@ impl<DB: Dialect> TransactionalMessageHandler<DB> for Stuck {
     }
 }
 
+/// What the handlers of one that stops are given.
+const STOP: Duration = Duration::from_secs(10);
+
 /// A process that has a message of either queue in hand, and then is not heard of any more.
 async fn vanished<DB: Dialect>(stage: &Stage<DB>) -> (Wire, OutboxHandle<DB>, Outbox<DB>) {
     let queues = ["orders".to_owned(), "mail".to_owned()];
@@ -100,6 +104,7 @@ async fn vanished<DB: Dialect>(stage: &Stage<DB>) -> (Wire, OutboxHandle<DB>, Ou
         .queue("mail", ONE)
         .leased(stuck.clone())
         .lease(LEASE)
+        .stop_deadline(STOP)
         .start()
         .await
         .unwrap();
@@ -135,6 +140,36 @@ async fn a_holder_that_vanishes_without_closing_its_connection_is_replaced<DB: D
         assert_eq!(stage.number(undone).await, 0, "what it wrote is gone");
     })
     .await;
+}
+
+/// A stop of a process that has long been cut off.
+async fn stop_without_contact<DB: Dialect>(server: Server) {
+    with_database(server, async |database| {
+        let stage = Stage::<DB>::set(database).await;
+        let (_wire, holder, _producer) = vanished(&stage).await;
+        // Nothing answers, so time is all that passes; in the end each waits for as long as it ever does.
+        tokio::time::pause();
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        let asked = Instant::now();
+        let report = holder.stop().await;
+        let took = asked.elapsed();
+        tokio::time::resume();
+        assert!(!report.is_clean(), "the handlers never ended");
+        announce(&format!("{server}: stopped after {took:?}"));
+        let limit = STOP + Duration::from_millis(5_100);
+        assert!(took < limit, "stopped after {took:?}");
+    })
+    .await;
+}
+
+async fn a_stop_without_contact_ends_soon_after_its_deadline<DB: Dialect>(server: Server) {
+    // Time is stopped in a thread that has it for itself.
+    let test = tokio::task::spawn_blocking(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(stop_without_contact::<DB>(server));
+    });
+    test.await.unwrap();
 }
 
 async fn heir<DB: Dialect>(

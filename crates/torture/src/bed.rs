@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::{Outbox, OutboxHandle};
 use sqlx::{Connection as _, Pool, Transaction};
@@ -24,7 +24,7 @@ use crate::evidence::{self, Evidence, Look};
 use crate::faults::{Made, TRAP, WHILE, make_all};
 use crate::ledger::now;
 use crate::plan::{Fault, WORKERS, plan};
-use crate::processes::{Process, Role};
+use crate::processes::{Mood, Process, Role};
 use crate::producer::{OPEN, PROBE, Placed, producing, write};
 use crate::prompt;
 use crate::report;
@@ -96,11 +96,14 @@ async fn torture<DB: Dialect>(
 
     let mut faults = make_all(bed, plan).await?;
     bed.say("no more trouble".to_owned());
-    try_join_all(producers.iter_mut().map(Process::calm)).await?;
+    tell(&mut producers, Mood::Calm).await?;
     let mut stuck = Vec::new();
     stuck.extend(bed.settle_all("after the last fault").await);
+    tell(&mut producers, Mood::Hushed).await?;
+    stuck.extend(bed.settle_all("when nobody wrote").await);
 
-    // The last fault of all: nobody is left. From here on the promise counts.
+    // The last fault of all: nobody is left. From here on the promise counts, for each partition's next
+    // message, which has none before it to wait for.
     let from = now();
     let mut workers = join_all((0..WORKERS).map(|worker| bed.worker(worker))).await;
     for worker in &mut workers {
@@ -123,6 +126,7 @@ async fn torture<DB: Dialect>(
     if let Some(open) = open {
         open.commit().await.context("commit what was open")?;
     }
+    tell(&mut producers, Mood::Calm).await?;
     let since = now();
     sleep(LEASE.duration * 2).await;
     let calm = (since, now());
@@ -154,6 +158,13 @@ async fn torture<DB: Dialect>(
         stuck,
         ..evidence::gather(bed).await?
     })
+}
+
+async fn tell(processes: &mut [Process], mood: Mood) -> Result<()> {
+    for process in processes {
+        process.tell(mood).await?;
+    }
+    Ok(())
 }
 
 /// Where everything takes place.

@@ -49,6 +49,18 @@ impl Clock {
     }
 }
 
+/// Removes what the library leaves behind. It is named after the process, and another one of that number
+/// might find a lock there that a killed one took, and hang.
+pub(crate) fn clear(pid: Option<u32>) {
+    let Some(pid) = pid else { return };
+    for name in [
+        format!("faketime_shm_{pid}"),
+        format!("sem.faketime_sem_{pid}"),
+    ] {
+        let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
+    }
+}
+
 /// Where Debian and others put it.
 pub(crate) fn library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?;

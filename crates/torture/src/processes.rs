@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::dialect::Dialect;
 use crate::{producer, worker};
 
@@ -69,20 +69,28 @@ impl Role {
     }
 }
 
-/// What a process hears on its standard input.
+/// What a process is to do: said on its standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Mood {
+    /// As at the start: messages may do anything.
+    Wild,
     /// No more trouble.
     Calm,
+    /// Nothing, until another word comes.
+    Hushed,
     /// The bed wants it to stop, or is gone.
-    Stop,
+    Over,
 }
 
-/// Waits for the next word.
-pub(crate) async fn told(lines: &mut Lines<BufReader<Stdin>>) -> Told {
-    match lines.next_line().await {
-        Ok(Some(_)) => Told::Calm,
-        Ok(None) | Err(_) => Told::Stop,
+impl Mood {
+    const SAID: [(Self, &'static str); 2] = [(Self::Calm, "calm"), (Self::Hushed, "hush")];
+
+    /// Waits for the next word.
+    pub(crate) async fn hear(lines: &mut Lines<BufReader<Stdin>>) -> Self {
+        let line = lines.next_line().await.ok().flatten();
+        let mut said = Self::SAID.into_iter();
+        let said = said.find(|(_, word)| line.as_deref() == Some(*word));
+        said.map_or(Self::Over, |(mood, _)| mood)
     }
 }
 
@@ -93,6 +101,7 @@ const STOP: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
+    number: Option<u32>,
     /// Closing it asks the process to stop.
     input: Option<ChildStdin>,
     /// Ends with the process, with what it said.
@@ -133,16 +142,20 @@ impl Process {
             said
         });
         Ok(Self {
+            number: child.id(),
             child,
             input,
             said: Some(said),
         })
     }
 
-    /// Asks for no more trouble.
-    pub(crate) async fn calm(&mut self) -> Result<()> {
+    /// Says what it is to do from now on.
+    pub(crate) async fn tell(&mut self, mood: Mood) -> Result<()> {
+        let mut said = Mood::SAID.into_iter();
+        let said = said.find(|(one, _)| *one == mood);
+        let (_, word) = said.context("a mood that is not said")?;
         let input = self.input.as_mut().context("it was told to stop")?;
-        Ok(input.write_all(b"calm\n").await?)
+        Ok(input.write_all(format!("{word}\n").as_bytes()).await?)
     }
 
     fn pid(&self) -> Result<Pid> {
@@ -178,6 +191,7 @@ impl Process {
     pub(crate) async fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill().await;
+        clock::clear(self.number);
     }
 
     /// Whether it has ended by itself.
@@ -190,6 +204,7 @@ impl Process {
         drop(self.input.take());
         let status = timeout(STOP, self.child.wait());
         let status = status.await.context("a process does not stop")??;
+        clock::clear(self.number);
         if !status.success() {
             bail!("a process that was asked to stop ended with {status}");
         }

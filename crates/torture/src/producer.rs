@@ -1,7 +1,5 @@
 //! A producer process: business rows and their messages, in transactions half of which are rolled back.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,11 +9,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use sqlx::Pool;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
 use crate::dialect::Dialect;
 use crate::ledger::now;
-use crate::processes::{Role, Told, told};
+use crate::processes::{Mood, Role};
 use crate::script::{Order, Queue, Script};
 use crate::worker::{builder, started};
 
@@ -35,24 +33,23 @@ pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
     let pool = DB::pool(url, role.connections).await?;
     let first = role.producer.unwrap_or(0) * TASKS;
     let handle = started(async || producing(builder(pool.clone())).start().await).await?;
-    let (stop, calm) = (CancellationToken::new(), Arc::<AtomicBool>::default());
+    let (teller, mood) = watch::channel(Mood::Wild);
     let produce = join_all((0..TASKS).map(|task| {
         let producer = Producer {
             pool: pool.clone(),
             outbox: handle.outbox().clone(),
             number: first + task,
             random: ChaCha8Rng::seed_from_u64(role.seed.wrapping_add(task.cast_unsigned())),
-            calm: Arc::clone(&calm),
+            mood: mood.clone(),
             next: 0,
         };
-        producer.run(stop.clone())
+        producer.run()
     }));
     tokio::join!(produce, async {
         let mut lines = BufReader::new(tokio::io::stdin()).lines();
-        while told(&mut lines).await == Told::Calm {
-            calm.store(true, Ordering::Relaxed);
+        while *teller.borrow() != Mood::Over {
+            teller.send_replace(Mood::hear(&mut lines).await);
         }
-        stop.cancel();
     });
     handle.stop().await;
     Ok(())
@@ -71,8 +68,7 @@ struct Producer<DB: Dialect> {
     outbox: Outbox<DB>,
     number: i64,
     random: ChaCha8Rng,
-    /// Whether nothing may go wrong any more.
-    calm: Arc<AtomicBool>,
+    mood: watch::Receiver<Mood>,
     /// The next message's number; none is used twice, whatever became of it.
     next: i64,
 }
@@ -97,8 +93,8 @@ impl From<sqlx::Error> for Undone {
 }
 
 impl<DB: Dialect> Producer<DB> {
-    async fn run(mut self, stop: CancellationToken) {
-        while !stop.is_cancelled() {
+    async fn run(mut self) {
+        while self.may_trade().await {
             let pause = Duration::from_millis(self.random.random_range(0..12));
             match self.trade().await {
                 Ok(()) | Err(Undone::OnPurpose) => tokio::time::sleep(pause).await,
@@ -114,6 +110,12 @@ impl<DB: Dialect> Producer<DB> {
                 }
             }
         }
+    }
+
+    /// Waits while it is to do nothing. Whether it goes on.
+    async fn may_trade(&mut self) -> bool {
+        let mood = self.mood.wait_for(|mood| *mood != Mood::Hushed).await;
+        mood.is_ok_and(|mood| *mood != Mood::Over)
     }
 
     /// One transaction: rows and messages, and an end that is drawn.
@@ -158,7 +160,7 @@ impl<DB: Dialect> Producer<DB> {
         let line = self.number * KEYS + key;
         let partition = line.rem_euclid(i64::from(Queue::PARTITIONS.count()));
         let mut script = Script::drawn(|rarity| self.random.random_ratio(1, rarity));
-        if self.calm.load(Ordering::Relaxed) {
+        if *self.mood.borrow() != Mood::Wild {
             script = Script::Fine;
         }
         self.next += 1;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::dialect::Dialect;
 use crate::ledger::{Ledger, now};
-use crate::processes::{Role, Told, told};
+use crate::processes::{Mood, Role};
 use crate::script::{Order, Queue, Script};
 
 /// Short, for much waits for it to run out.
@@ -50,7 +50,7 @@ pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
     };
     let handle = started(start).await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while told(&mut lines).await != Told::Stop {}
+    while Mood::hear(&mut lines).await != Mood::Over {}
     handle.stop().await;
     Ok(())
 }
