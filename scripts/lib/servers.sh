@@ -65,27 +65,27 @@ find_mariadb() {
   program mariadb-install-db >/dev/null && program mariadbd
 }
 
-# Real MySQL is not among Debian's ordinary packages: scripts/install-servers unpacks it here.
-mysql_cache() {
+# Real MySQL, and a pgbouncer that knows prepared statements, are not among Debian's ordinary packages:
+# scripts/install-servers unpacks them here.
+unpacked_cache() {
   echo "${XDG_CACHE_HOME:-${HOME:?}/.cache}/outbox"
 }
 
-find_mysql() {
+find_unpacked() { # NAME
   local folder
-  folder=$(printf '%s\n' "$(mysql_cache)"/mysql-[0-9]* | sort -rV | head -n 1)
+  folder=$(printf '%s\n' "$(unpacked_cache)/$1"-[0-9]* | sort -rV | head -n 1)
   [[ -d $folder ]] && echo "$folder"
 }
 
-# MySQL comes with a C library newer than the machine's: only its own loader can start it.
-# Sets the array `mysqld`.
-mysqld_of() { # FOLDER
+find_mysql() { find_unpacked mysql; }
+find_pgbouncer() { find_unpacked pgbouncer; }
+
+# What is unpacked comes with a C library newer than the machine's: only its own loader can start it.
+# Sets the array `unpacked`.
+unpacked_program() { # FOLDER PROGRAM
   local libraries
   libraries=$(find "$1/lib" "$1/usr/lib" -maxdepth 1 -name '*-linux-gnu*' -type d -printf '%p:' 2>/dev/null || true)
-  mysqld=(
-    "$(find "$1" -name 'ld-linux*.so*' -print -quit)" --library-path "$libraries"
-    "$1/usr/sbin/mysqld" --no-defaults --basedir="$1/usr" --plugin-dir="$1/usr/lib/mysql/plugin"
-    --lc-messages-dir="$1/usr/share/mysql"
-  )
+  unpacked=("$(find "$1" -name 'ld-linux*.so*' -print -quit)" --library-path "$libraries" "$1/usr/sbin/$2")
 }
 
 # --- how a server is run: each sets `initialise` and `serve`, which run as the server's account in
@@ -136,13 +136,49 @@ mariadb_commands() { # FOLDER PORT
 
 # MySQL's import and export of files is off because, unlike the others, it may run as root.
 mysql_commands() { # FOLDER PORT
-  local options mysqld
+  local options mysqld unpacked folder
   mapfile -t options < <(mysql_family_options "$@")
-  mysqld_of "$(find_mysql)"
-  mysqld+=(--secure-file-priv=NULL)
+  folder=$(find_mysql)
+  unpacked_program "$folder" mysqld
+  mysqld=(
+    "${unpacked[@]}" --no-defaults --basedir="$folder/usr" --plugin-dir="$folder/usr/lib/mysql/plugin"
+    --lc-messages-dir="$folder/usr/share/mysql" --secure-file-priv=NULL
+  )
   if ((EUID == 0)); then mysqld+=(--user=root); fi
   initialise=("${mysqld[@]}" --initialize --datadir="$1/data")
   serve=("${mysqld[@]}" "${options[@]}" --mysqlx=OFF)
+}
+
+# A pooler before the PostgreSQL at `pooled_port`, with the same password: any two transactions of a
+# client may run in different sessions.
+pgbouncer_commands() { # FOLDER PORT
+  local unpacked
+  unpacked_program "$(find_pgbouncer)" pgbouncer
+  initialise=(mkdir "$1/data")
+  printf '"%s" "%s"\n' "$administrator" "$(<"$1/password")" >"$1/accounts"
+  cat >"$1/pgbouncer.ini" <<CONFIG
+[databases]
+* = host=127.0.0.1 port=$pooled_port
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $2
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = $1/accounts
+pool_mode = transaction
+default_pool_size = 10
+max_client_conn = 2000
+max_prepared_statements = 200
+ignore_startup_parameters = extra_float_digits
+server_login_retry = 1
+server_idle_timeout = 3
+CONFIG
+  serve=(env -C "$1/data" "${unpacked[@]}" "$1/pgbouncer.ini")
+  if ((EUID == 0)); then
+    # It refuses to be root, and nobody else can read what was unpacked into root's cache.
+    chown -R nobody: "$1"
+    serve+=(--user=nobody)
+  fi
 }
 
 # The signals that end a server, and its initialisation, at once. PostgreSQL has shared memory to give
@@ -157,7 +193,7 @@ stop_signal() { # DATABASE initialising|serving
 
 server_url() { # DATABASE PORT PASSWORD
   local account=$administrator:$3@127.0.0.1:$2
-  if [[ $1 == postgres ]]; then
+  if [[ $1 == postgres || $1 == pgbouncer ]]; then
     echo "postgres://$account/postgres"
   else
     echo "mysql://$account/$administrator"
@@ -187,5 +223,6 @@ mysql_family_version() { # URL
   [[ $version =~ ^[0-9]+(\.[0-9]+)+ ]] && echo "${BASH_REMATCH[0]}"
 }
 
+pgbouncer_version() { postgres_version "$@"; }
 mariadb_version() { mysql_family_version "$@"; }
 mysql_version() { mysql_family_version "$@"; }

@@ -127,11 +127,13 @@ start_failed() { # DATABASE WHAT
 
 begin() { # DATABASE
   local database=$1 initialise serve
-  # PostgreSQL and MariaDB refuse to run as root. MySQL does not, and must not change: nobody else
-  # can read what was unpacked into root's cache.
+  # PostgreSQL and MariaDB refuse to run as root. What was unpacked into root's cache must not change
+  # its account before it has started: nobody else can read it.
   account[$database]=self
-  if ((EUID == 0)) && [[ $database != mysql ]]; then account[$database]=nobody; fi
-  password[$database]=$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')
+  if ((EUID == 0)) && [[ $database == postgres || $database == mariadb ]]; then
+    account[$database]=nobody
+  fi
+  : "${password[$database]:=$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')}"
   mkdir -m 700 "$folder/$database"
   write_secrets "$folder/$database" "${password[$database]}"
   if [[ ${account[$database]} != self ]]; then chown -R "${account[$database]}:" "$folder/$database"; fi
@@ -157,7 +159,7 @@ serve() { # DATABASE
 # itself owns the port; before that, another one might answer there. PostgreSQL proves it by knowing
 # the password.
 ask_version() { # DATABASE
-  [[ $1 == postgres ]] || grep -q 'ready for connections' "$folder/$1.log" || return 0
+  [[ $1 == postgres || $1 == pgbouncer ]] || grep -q 'ready for connections' "$folder/$1.log" || return 0
   version[$1]=$("$1_version" "$(server_url "$1" "${port[$1]}" "${password[$1]}")") || true
 }
 
@@ -181,6 +183,13 @@ start_servers() { # DATABASE…
   local database
   for database in "$@"; do begin "$database"; done
   await_servers "$@"
+}
+
+# Starts a pooler before the PostgreSQL that was started.
+start_pooler() {
+  pooled_port=${port[postgres]}
+  password[pgbouncer]=${password[postgres]}
+  start_servers pgbouncer
 }
 
 # Starts a server that was stopped: the same data, the same port.

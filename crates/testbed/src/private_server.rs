@@ -74,6 +74,13 @@ impl PrivateServer {
         assert_eq!(answer, format!("ready {}", self.database.url()));
     }
 
+    /// Puts a pooler in transaction mode before a PostgreSQL, which is crashed and started with it from
+    /// now on. Its address; none where there is no pooler.
+    pub async fn pool(&mut self) -> Option<String> {
+        let answer = self.script.ask("pool").await;
+        answer.strip_prefix("pooled ").map(str::to_owned)
+    }
+
     /// Where the server's own programs are: on PostgreSQL the folder that holds `pg_dump` and `psql`.
     pub async fn programs(&mut self) -> PathBuf {
         let answer = self.script.ask("programs").await;

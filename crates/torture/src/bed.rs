@@ -96,11 +96,9 @@ async fn torture<DB: Dialect>(
 
     let mut faults = make_all(bed, plan).await?;
     bed.say("no more trouble".to_owned());
-    tell(&mut producers, Mood::Calm).await?;
+    tell(&mut producers, Mood::Hushed).await?;
     let mut stuck = Vec::new();
     stuck.extend(bed.settle_all("after the last fault").await);
-    tell(&mut producers, Mood::Hushed).await?;
-    stuck.extend(bed.settle_all("when nobody wrote").await);
 
     // The last fault of all: nobody is left. From here on the promise counts, for each partition's next
     // message, which has none before it to wait for.
@@ -189,7 +187,7 @@ impl<DB: Dialect> Bed<DB> {
         let folder = tempfile::Builder::new()
             .prefix("outbox-torture-")
             .tempdir()?;
-        let server = match db {
+        let mut server = match db {
             Server::Sqlite => None,
             _ => Some(
                 PrivateServer::launch(db)
@@ -204,6 +202,13 @@ impl<DB: Dialect> Bed<DB> {
                 folder.path().join("torture.db").display()
             ),
         };
+        let pooled = match &mut server {
+            Some(server) if db == Server::Postgres => server.pool().await,
+            _ => None,
+        };
+        if db == Server::Postgres && pooled.is_none() {
+            eprintln!("no pgbouncer here: nobody goes through a pooler");
+        }
         let strangers = DB::pool(&url, 12).await?;
         set_up(&strangers).await?;
         let start = async || {
@@ -215,7 +220,8 @@ impl<DB: Dialect> Bed<DB> {
         let mut workers = Vec::new();
         for number in 0..WORKERS {
             if server.is_some() {
-                wires.push(Wire::to(&url).await);
+                let behind_pooler = pooled.as_ref().filter(|_| number == WORKERS - 1);
+                wires.push(Wire::to(behind_pooler.unwrap_or(&url)).await);
             }
             let url = wires.get(number).map_or(&*url, Wire::url);
             // One of them has to make do with a single connection.

@@ -3,13 +3,14 @@
 
 mod advance;
 mod dead_letters;
+mod signals;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
-use sqlx::{AssertSqlSafe, Executor as _, Pool, Postgres, Row as _, SqlSafeStr};
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
 
 use super::decode::{partition_stats, process, registered, survey, unsettled_message};
 use super::prefix::{query, statements};
@@ -25,12 +26,11 @@ use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
 use advance::{Places, Step, bury};
+use signals::Ear;
 
 /// The time of the moment, in milliseconds; not that of the transaction's start.
 const NOW: &str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
 
-/// How long the listener's connection may be silent before it is asked whether it is still there.
-const SILENCE: Duration = Duration::from_secs(10);
 /// The most ids in a run: as many as fit into a page beside others without being packed, which would
 /// cost more than it saves.
 const LONGEST_RUN: i32 = 200;
@@ -104,7 +104,7 @@ impl sealed::Sealed for Postgres {}
 impl Backend for Postgres {
     type Statements = Statements;
     type Shared = Memory;
-    type Listener = PgListener;
+    type Listener = Ear;
     const CARRIES_SIGNALS: bool = true;
     const BEGIN: &'static str = "BEGIN";
 
@@ -521,39 +521,15 @@ impl Backend for Postgres {
     }
 
     async fn signal(store: &Store<Self>) -> Answer<()> {
-        let mut session = Session::open(store).await?;
-        sqlx::query("SELECT PG_NOTIFY($1, '')")
-            .bind(channel(&store.prefix))
-            .execute(session.connection())
-            .await?;
-        session.end().await
+        signals::signal(store).await
     }
 
-    async fn listen(store: &Store<Self>) -> Answer<PgListener> {
-        // Not from the user's pool: a listener keeps its connection for ever.
-        let options = PgConnectOptions::clone(&store.pool.connect_options());
-        let own = PgPoolOptions::new()
-            .max_connections(1)
-            .connect_lazy_with(options);
-        let mut listener = PgListener::connect_with(&own).await?;
-        listener.listen(&channel(&store.prefix)).await?;
-        Ok(listener)
+    async fn listen(store: &Store<Self>) -> Answer<Ear> {
+        signals::listen(store).await
     }
 
-    async fn hear(listener: &mut PgListener) -> Answer<()> {
-        loop {
-            match tokio::time::timeout(SILENCE, listener.try_recv()).await {
-                Ok(Ok(Some(_))) => return Ok(()),
-                // A lost connection: what was sent meanwhile is lost too.
-                Ok(Ok(None)) => return Err(connection_lost()),
-                Ok(Err(error)) => return Err(error.into()),
-                // A quiet night, or a connection that was cut off without a word: asking tells.
-                Err(_) => match tokio::time::timeout(SILENCE, listener.execute("SELECT 1")).await {
-                    Ok(answer) => answer.map(drop)?,
-                    Err(_) => return Err(connection_lost()),
-                },
-            }
-        }
+    async fn hear(ear: &mut Ear) -> Answer<()> {
+        ear.hear().await
     }
 
     async fn begin(
@@ -629,15 +605,6 @@ impl Session {
             Self::Explicit(transaction) => transaction.commit().await,
         }
     }
-}
-
-fn connection_lost() -> OutboxError {
-    sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()).into()
-}
-
-/// The channel processes signal each other through.
-fn channel(prefix: &TablePrefix) -> String {
-    format!("{prefix}wake")
 }
 
 /// Migrates, and tries again when a table is in use: whoever waits for a table's exclusive lock has
