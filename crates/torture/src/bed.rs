@@ -1,5 +1,6 @@
 //! The bed: a database, processes that work on it, wires between them, and someone who watches.
 
+use std::convert::Infallible;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,10 @@ use crate::worker::{LEASE, builder, started};
 const PRODUCERS: i64 = 2;
 /// How long everything that was enqueued may take to be settled once nothing goes wrong any more.
 const DRAIN: Duration = Duration::from_secs(60);
+/// How many messages may wait before the producers have to, and when they go on.
+const BACKLOG: (i64, i64) = (4_000, 2_000);
+/// How often somebody looks how far it is.
+const LOOKS: Duration = Duration::from_millis(250);
 /// What the promise G8 grants beside the lease.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
@@ -94,7 +99,10 @@ async fn torture<DB: Dialect>(
     let supervisor = tokio::spawn(Arc::clone(bed).supervise(over.clone()));
     let watcher = tokio::spawn(Arc::clone(bed).watch(over.clone()));
 
-    let mut faults = make_all(bed, plan).await?;
+    let mut faults = tokio::select! {
+        faults = make_all(bed, plan) => faults?,
+        never = bed.pace(&mut producers) => match never? {},
+    };
     bed.say("no more trouble".to_owned());
     tell(&mut producers, Mood::Hushed).await?;
     let mut stuck = Vec::new();
@@ -179,6 +187,8 @@ pub(crate) struct Bed<DB: Dialect> {
     pub(crate) strangers: Pool<DB>,
     pub(crate) outbox: Outbox<DB>,
     late: AtomicI64,
+    /// How many messages waited at the last look.
+    backlog: AtomicI64,
     pub(crate) bar: ProgressBar,
 }
 
@@ -246,6 +256,7 @@ impl<DB: Dialect> Bed<DB> {
             outbox: handle.outbox().clone(),
             strangers,
             late: AtomicI64::new(0),
+            backlog: AtomicI64::new(0),
             bar: progress_bar(duration),
             server: server.map(Mutex::new),
         };
@@ -361,12 +372,14 @@ impl<DB: Dialect> Bed<DB> {
     /// Looks how far it is, again and again.
     async fn watch(self: Arc<Self>, over: CancellationToken) -> Vec<Look> {
         let mut looks = Vec::new();
-        let mut ticks = tokio::time::interval(Duration::from_millis(250));
+        let mut ticks = tokio::time::interval(LOOKS);
         let loud = !std::io::stderr().is_terminal();
         let mut said = Instant::now();
         while over.run_until_cancelled(ticks.tick()).await.is_some() {
             let look = timeout(Duration::from_secs(2), evidence::look(&self.strangers)).await;
             let Ok(Ok(look)) = look else { continue };
+            let backlog = look.sequenced() - look.settled();
+            self.backlog.store(backlog, Ordering::Relaxed);
             self.bar
                 .set_position(u64::try_from(look.settled()).unwrap_or(0));
             if loud && said.elapsed() > Duration::from_secs(10) {
@@ -381,6 +394,25 @@ impl<DB: Dialect> Bed<DB> {
             looks.push(look);
         }
         looks
+    }
+
+    /// Makes the producers wait for the workers: what they cannot keep up with only piles up.
+    async fn pace(&self, producers: &mut [Process]) -> Result<Infallible> {
+        let (most, least) = BACKLOG;
+        let mut mood = Mood::Wild;
+        let mut ticks = tokio::time::interval(LOOKS);
+        loop {
+            ticks.tick().await;
+            let next = match self.backlog.load(Ordering::Relaxed) {
+                backlog if backlog > most => Mood::Hushed,
+                backlog if backlog < least => Mood::Wild,
+                _ => mood,
+            };
+            if next != mood {
+                mood = next;
+                tell(producers, mood).await?;
+            }
+        }
     }
 
     /// Waits until everything that is committed now is settled. What there is to say if it never is.

@@ -83,7 +83,11 @@ pub(crate) enum Mood {
 }
 
 impl Mood {
-    const SAID: [(Self, &'static str); 2] = [(Self::Calm, "calm"), (Self::Hushed, "hush")];
+    const SAID: [(Self, &'static str); 3] = [
+        (Self::Wild, "wild"),
+        (Self::Calm, "calm"),
+        (Self::Hushed, "hush"),
+    ];
 
     /// Waits for the next word.
     pub(crate) async fn hear(lines: &mut Lines<BufReader<Stdin>>) -> Self {
