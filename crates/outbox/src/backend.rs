@@ -581,6 +581,20 @@ pub trait Backend: DeadLetterVerbs {
         limit: u32,
     ) -> impl Future<Output = Answer<Vec<(u32, StoredMessage)>>> + Send;
 
+    /// The first messages of a partition that have a number and are not settled, from the number `from`
+    /// on if that is later, in order. Holds and writes nothing.
+    #[doc(hidden)]
+    fn peek(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        from: Option<Seq>,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<StoredMessage>>> + Send;
+
+    /// The queues there are, and the number of partitions of each.
+    #[doc(hidden)]
+    fn queues(store: &Store<Self>) -> impl Future<Output = Answer<Vec<(String, i32)>>> + Send;
+
     /// Pauses or resumes a partition, or its whole queue.
     #[doc(hidden)]
     fn pause(

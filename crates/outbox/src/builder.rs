@@ -44,6 +44,19 @@ struct QueueConfig<DB: Backend> {
     renew_up_to: Option<Duration>,
 }
 
+impl<DB: Backend> QueueConfig<DB> {
+    fn unhandled(name: String, partitions: Partitions) -> Self {
+        Self {
+            name,
+            partitions,
+            handler: None,
+            lease: LeaseConfig::default(),
+            max_attempts: None,
+            renew_up_to: None,
+        }
+    }
+}
+
 /// Configures an outbox. What is set for a queue applies to the queue named last.
 #[derive(Debug)]
 #[must_use = "nothing runs before `start`"]
@@ -62,6 +75,7 @@ pub struct OutboxBuilder<DB: Backend> {
     stop_deadline: Duration,
     auto_migrate: bool,
     staffed: bool,
+    every_queue: bool,
     stats_interval: Duration,
     time: TimeSource,
     queues: Vec<QueueConfig<DB>>,
@@ -121,12 +135,8 @@ impl<DB: Backend> QueueBuilder<DB> {
 
     fn handled_by(mut self, handler: Option<Handler<DB>>) -> OutboxBuilder<DB> {
         self.builder.queues.push(QueueConfig {
-            name: self.name,
-            partitions: self.partitions,
             handler,
-            lease: LeaseConfig::default(),
-            max_attempts: None,
-            renew_up_to: None,
+            ..QueueConfig::unhandled(self.name, self.partitions)
         });
         self.builder
     }
@@ -149,6 +159,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             stop_deadline: DEFAULT_STOP_DEADLINE,
             auto_migrate: false,
             staffed: true,
+            every_queue: false,
             stats_interval: DEFAULT_STATS_INTERVAL,
             time: TimeSource::Clock,
             queues: Vec::new(),
@@ -241,6 +252,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
     /// queues. `transaction` and `flush` still wake the others where the database carries signals.
     pub fn without_workers(mut self) -> Self {
         self.staffed = false;
+        self
+    }
+
+    /// Knows every queue that the database has at `start`, besides those that are named, and handles
+    /// none of them: for tools that operate on the queues of others.
+    pub fn every_queue(mut self) -> Self {
+        self.every_queue = true;
         self
     }
 
@@ -408,6 +426,14 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 found: version,
                 expected: crate::backend::SCHEMA_VERSION,
             });
+        }
+        if self.every_queue {
+            for (name, partitions) in DB::queues(&store).await? {
+                if !self.queues.iter().any(|queue| queue.name == name) {
+                    let partitions = Partitions::try_from(partitions)?;
+                    self.queues.push(QueueConfig::unhandled(name, partitions));
+                }
+            }
         }
         let mut queues = HashMap::new();
         for config in std::mem::take(&mut self.queues) {

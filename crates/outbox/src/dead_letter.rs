@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -114,8 +115,9 @@ pub struct DeadLetter {
     pub completed_at: Option<SystemTime>,
     /// The message it was requeued as.
     pub requeued_as: Option<OutboxMessageId>,
-    /// Whose claim it is under.
-    pub(crate) claim_token: Option<String>,
+    /// The proof of a claim, which resolving and rejecting ask for: only
+    /// [`dead_letter_replay`](crate::Outbox::dead_letter_replay) tells it.
+    pub claim_token: Option<String>,
 }
 
 /// Which dead letters to look at. Everything that is not set lets all through.
@@ -126,6 +128,7 @@ pub struct DeadLetterFilter {
     pub(crate) partition: Option<u32>,
     pub(crate) payload_type: Option<String>,
     pub(crate) status: Option<DeadLetterStatus>,
+    pub(crate) ids: RangeInclusive<i64>,
     pub(crate) limit: u32,
 }
 
@@ -136,6 +139,7 @@ impl Default for DeadLetterFilter {
             partition: None,
             payload_type: None,
             status: None,
+            ids: i64::MIN..=i64::MAX,
             limit: 100,
         }
     }
@@ -168,6 +172,12 @@ impl DeadLetterFilter {
     /// Only those with this status.
     pub fn status(mut self, status: DeadLetterStatus) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// Only those with these numbers: `7..=7` is one, `i64::MIN..=6` are those before it.
+    pub fn ids(mut self, ids: RangeInclusive<i64>) -> Self {
+        self.ids = ids;
         self
     }
 

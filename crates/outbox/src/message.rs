@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::backend::{PartitionId, StoredMessage};
 use crate::dead_letter::DeadLetter;
 use crate::error::OutboxError;
 use crate::queue::{Partitions, QueueName};
@@ -64,6 +65,29 @@ pub struct OutboxMessage {
 }
 
 impl OutboxMessage {
+    /// As it is stored: at the first attempt, and under no lease.
+    pub(crate) fn stored(
+        stored: StoredMessage,
+        queue: &QueueName,
+        partition: u32,
+        partition_id: PartitionId,
+    ) -> Self {
+        Self {
+            id: stored.id,
+            queue: queue.shared(),
+            partition,
+            partition_id: partition_id.0,
+            seq: stored.seq.0,
+            payload: stored.payload,
+            payload_type: stored.payload_type,
+            created_at: time_of(stored.created_at.0),
+            attempts: 0,
+            key: stored.key,
+            headers: decoded_headers(stored.headers.as_deref()),
+            epoch: 0,
+        }
+    }
+
     /// Whether both are the same message.
     pub(crate) fn is(&self, other: &Self) -> bool {
         (self.partition_id, self.seq) == (other.partition_id, other.seq)

@@ -6,15 +6,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Advance, Backend, Burial, Commit, Incarnation, Lease, PartitionId, ReadLimit, Settlement,
+    Advance, Backend, Burial, Commit, Incarnation, Lease, PartitionId, ReadLimit, Seq, Settlement,
     Takeover,
 };
 use crate::engine::millis;
 use crate::error::OutboxError;
-use crate::message::OutboxMessageId;
+use crate::message::{OutboxMessage, OutboxMessageId};
 use crate::outbox::Outbox;
 use crate::patience::{OPERATOR_PATIENCE, answer_within};
 use crate::pipeline::deliver::storable;
+use crate::queue::{Partitions, QueueName};
 
 /// How long an operator tries to take a partition from its holder, and keeps it at most.
 const SEIZE: Duration = Duration::from_secs(5);
@@ -23,6 +24,35 @@ const SEIZE_AGAIN: Duration = Duration::from_millis(20);
 
 /// Pausing, skipping, and repair.
 impl<DB: Backend> Outbox<DB> {
+    /// The queues this outbox knows, in the order of their names, and the partitions of each.
+    pub fn queues(&self) -> Vec<(QueueName, Partitions)> {
+        let queues = self.engine.queues.values();
+        let mut queues: Vec<_> = queues
+            .map(|queue| (queue.name.clone(), queue.partitions))
+            .collect();
+        queues.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        queues
+    }
+
+    /// The messages that wait in a partition, in the order in which they will come, from the number
+    /// `from` on or from the head, and at most `limit`. It takes no lease and changes nothing; what
+    /// committed a moment ago may not have its number yet.
+    pub async fn peek(
+        &self,
+        queue: &str,
+        partition: u32,
+        from: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<OutboxMessage>, OutboxError> {
+        let queue = self.queue(queue)?;
+        let partition_id = queue.partition_id(partition)?;
+        let peek = DB::peek(&self.engine.store, partition_id, from.map(Seq), limit);
+        let stored = answer_within(OPERATOR_PATIENCE, peek).await?.into_iter();
+        Ok(stored
+            .map(|stored| OutboxMessage::stored(stored, &queue.name, partition, partition_id))
+            .collect())
+    }
+
     /// Stops deliveries of a queue, or of one of its partitions, in every process, after what has been
     /// read: the batch in hand, and with a quick handler those of the next 50 ms. Enqueuing goes on.
     pub async fn pause(&self, queue: &str, partition: Option<u32>) -> Result<(), OutboxError> {

@@ -43,14 +43,14 @@ use sqlx::AssertSqlSafe;
 use taskward::Directive;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, OwnConnection, PartitionId, Sequenced};
+use crate::backend::{Backend, OwnConnection, PartitionId, Sequenced, StoredMessage};
 use crate::builder::OutboxBuilder;
 use crate::dead_letter::DeadLetterFilter;
 use crate::error::OutboxError;
 use crate::handler::{
     HandlerResult, LeasedMessageHandler, MessageResult, TransactionalMessageHandler,
 };
-use crate::message::{OutboxMessage, OutboxMessageId, decoded_headers, time_of};
+use crate::message::{OutboxMessage, OutboxMessageId};
 use crate::outbox::Outbox;
 use crate::workers::processor::Processor;
 
@@ -222,19 +222,9 @@ impl<DB: Backend> TestOutbox<DB> {
         let name = queue.name.as_str();
         let sql = &self.outbox.engine.store.sql;
         let unsettled = DB::unsettled(sql, connection, name, MAX_ENQUEUED).await?;
-        let message = |(partition, stored): (u32, crate::backend::StoredMessage)| OutboxMessage {
-            id: stored.id,
-            queue: queue.name.shared(),
-            partition,
-            partition_id: queue.partition_ids[partition as usize].0,
-            created_at: time_of(stored.created_at.0),
-            key: stored.key,
-            headers: decoded_headers(stored.headers.as_deref()),
-            payload_type: stored.payload_type,
-            payload: stored.payload,
-            seq: 0,
-            attempts: 0,
-            epoch: 0,
+        let message = |(partition, stored): (u32, StoredMessage)| {
+            let partition_id = queue.partition_ids[partition as usize];
+            OutboxMessage::stored(stored, &queue.name, partition, partition_id)
         };
         Ok(unsettled.into_iter().map(message).collect())
     }

@@ -18,7 +18,7 @@ use crate::backend::{
 use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
 use crate::error::OutboxError;
 use crate::handler::{Handler, HandlerResult, Transactional};
-use crate::message::{OutboxMessage, decoded_headers, time_of};
+use crate::message::OutboxMessage;
 use crate::partition_mode::PartitionMode;
 use crate::patience::{FIRST, LONGEST, answer_in_contact, answer_within};
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
@@ -660,18 +660,9 @@ impl<DB: Backend> Processor<DB> {
         // A careful holder has written this very attempt down already.
         let attempts = attempts.saturating_sub(u32::from(held.charged));
         let message = |(place, stored): (usize, StoredMessage)| OutboxMessage {
-            id: stored.id,
-            queue: self.queue.name.shared(),
-            partition: self.partition,
-            partition_id: self.partition_id.0,
-            seq: stored.seq.0,
-            payload: stored.payload,
-            payload_type: stored.payload_type,
-            created_at: time_of(stored.created_at.0),
             attempts: if place == 0 { attempts } else { 0 },
-            key: stored.key,
-            headers: decoded_headers(stored.headers.as_deref()),
             epoch: held.lease.epoch.0,
+            ..OutboxMessage::stored(stored, &self.queue.name, self.partition, self.partition_id)
         };
         read.enumerate().map(message).collect()
     }

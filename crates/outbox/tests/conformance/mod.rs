@@ -100,6 +100,8 @@ macro_rules! suite {
                 a_skipped_message_is_dead_lettered_and_the_next_one_comes,
                 a_paused_partition_can_be_skipped_and_stays_paused,
                 stats_tell_what_waits_what_fails_and_who_holds_it,
+                a_peek_shows_what_waits_and_changes_nothing,
+                a_tool_knows_the_queues_of_others,
                 an_idle_lease_is_renewed_and_kept,
                 a_locked_partition_does_not_keep_others_from_being_renewed,
                 a_long_handler_keeps_its_lease_while_it_is_renewed,

@@ -73,6 +73,12 @@ pub(crate) async fn dead_letters_are_listed_and_counted_by_every_filter<DB: Dial
     }
     let limited = outbox.dead_letter_list(&all().limit(2)).await.unwrap();
     assert_eq!(limited.len(), 2);
+    let older = all().ids(i64::MIN..=limited[1].id - 1);
+    assert_eq!(outbox.dead_letter_count(&older).await.unwrap(), 2);
+    let older = outbox.dead_letter_list(&older).await.unwrap();
+    assert!(older.iter().all(|letter| letter.id < limited[1].id));
+    let one = all().ids(older[0].id..=older[0].id);
+    assert_eq!(outbox.dead_letter_list(&one).await.unwrap(), older[..1]);
     assert_eq!(outbox.dead_letter_count(&all().limit(2)).await.unwrap(), 4);
 
     let in_zero = outbox.dead_letter_list(&all().partition(0)).await.unwrap();
@@ -115,9 +121,16 @@ pub(crate) async fn a_claimed_dead_letter_belongs_to_one_operator<DB: Dialect>(s
     );
     assert!(mine.iter().all(|letter| letter.deadline.is_some()));
 
-    let listed = outbox.dead_letter_list(&all()).await.unwrap();
+    let mut listed = outbox.dead_letter_list(&all()).await.unwrap();
     let resolved = outbox.dead_letter_resolve(&listed).await.unwrap();
     assert_eq!(resolved, 0, "to list is not to claim");
+    listed.retain(|letter| letter.id == theirs[0].id);
+    listed[0].claim_token = theirs[0].claim_token.clone();
+    let rejected = outbox.dead_letter_reject(&listed, "not yet").await.unwrap();
+    assert_eq!(rejected, 1, "the token is what counts");
+    let one = all().ids(theirs[0].id..=theirs[0].id);
+    let theirs = outbox.dead_letter_replay(&one, MINUTE).await.unwrap();
+    assert_eq!(theirs.len(), 1, "the one that was asked for");
     assert_eq!(outbox.dead_letter_resolve(&mine[..1]).await.unwrap(), 1);
     assert_eq!(
         outbox.dead_letter_resolve(&mine[..1]).await.unwrap(),

@@ -180,6 +180,79 @@ pub(crate) async fn stats_tell_what_waits_what_fails_and_who_holds_it<DB: Dialec
     handle.stop().await;
 }
 
+pub(crate) async fn a_peek_shows_what_waits_and_changes_nothing<DB: Dialect>(stage: &Stage<DB>) {
+    let collector = Collector::new();
+    let handle = stage.deliver(FOUR, &collector).await;
+    let outbox = handle.outbox();
+    stage.enqueue(outbox, 0, &["settled", "too"]).await;
+    collector.wait_for(2).await;
+    let settled = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 2";
+    stage.until(settled, 1).await;
+    outbox.pause("orders", None).await.unwrap();
+    // Two runs, where there are any.
+    stage.enqueue(outbox, 0, &["a", "b", "c"]).await;
+    stage
+        .until("SELECT MAX(last_seq) FROM outbox_partitions", 5)
+        .await;
+    stage.enqueue(outbox, 0, &["d", "e"]).await;
+    stage
+        .until("SELECT MAX(last_seq) FROM outbox_partitions", 7)
+        .await;
+
+    let peek = async |from, limit| {
+        let peeked = outbox.peek("orders", 0, from, limit).await.unwrap();
+        let told = |message: &OutboxMessage| (message.seq, text_of(message));
+        peeked.iter().map(told).collect::<Vec<_>>()
+    };
+    let waiting = [(3, "a"), (4, "b"), (5, "c"), (6, "d"), (7, "e")];
+    let waiting = waiting.map(|(seq, text)| (seq, text.to_owned()));
+    assert_eq!(peek(None, 10).await, waiting);
+    assert_eq!(peek(None, 4).await, waiting[..4]);
+    assert_eq!(peek(None, 1).await, waiting[..1]);
+    assert_eq!(
+        peek(Some(1), 2).await,
+        waiting[..2],
+        "what is settled is not shown"
+    );
+    assert_eq!(peek(Some(4), 3).await, waiting[1..4]);
+    assert_eq!(peek(Some(6), 10).await, waiting[3..]);
+    assert_eq!(peek(Some(8), 10).await, []);
+    assert_eq!(outbox.peek("orders", 1, None, 10).await.unwrap(), []);
+    let refused = outbox.peek("orders", 4, None, 10).await.unwrap_err();
+    assert!(matches!(refused, OutboxError::PartitionOutOfRange { .. }));
+
+    assert_eq!(collector.texts(), ["settled", "too"]);
+    outbox.resume("orders", None).await.unwrap();
+    collector.wait_for(7).await;
+    assert_eq!(collector.texts()[2..], ["a", "b", "c", "d", "e"]);
+    handle.stop().await;
+}
+
+pub(crate) async fn a_tool_knows_the_queues_of_others<DB: Dialect>(stage: &Stage<DB>) {
+    let orders = stage.outbox().queue("orders", FOUR).produce_only();
+    let others = orders.queue("mail", ONE).produce_only();
+    let others = others.start().await.unwrap();
+    let tool = stage.outbox().without_workers().every_queue();
+    let tool = tool.start().await.unwrap();
+    let outbox = tool.outbox();
+    let known: Vec<_> = outbox.queues().into_iter().collect();
+    let known = known
+        .iter()
+        .map(|(name, partitions)| (name.as_str(), *partitions));
+    assert_eq!(known.collect::<Vec<_>>(), [("mail", ONE), ("orders", FOUR)]);
+    stage.enqueue(outbox, 3, &["from a tool"]).await;
+    stage
+        .until("SELECT MAX(last_seq) FROM outbox_partitions", 1)
+        .await;
+    assert_eq!(
+        text_of(&outbox.peek("orders", 3, None, 1).await.unwrap()[0]),
+        "from a tool"
+    );
+    assert_eq!(outbox.stats().await.unwrap().len(), 5);
+    tool.stop().await;
+    others.stop().await;
+}
+
 pub(crate) async fn an_idle_lease_is_renewed_and_kept<DB: Dialect>(stage: &Stage<DB>) {
     let collector = Collector::new();
     let queue = stage

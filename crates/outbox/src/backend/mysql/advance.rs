@@ -12,7 +12,9 @@ use sqlx::{AssertSqlSafe, Either, Row as _};
 use super::text::{Literal, fill, filled};
 use super::{Statements, query, sequence};
 use crate::backend::decode::numbered_message;
-use crate::backend::{Advance, Answer, Head, Lease, ReadLimit, Seq, Settlement, StoredMessage};
+use crate::backend::{
+    Advance, Answer, Head, Lease, PartitionId, ReadLimit, Seq, Settlement, StoredMessage,
+};
 use crate::error::OutboxError;
 
 /// A message that comes next.
@@ -143,21 +145,75 @@ fn within(limit: ReadLimit, mut next: Vec<Next>) -> Vec<Next> {
     next
 }
 
+/// The rows of messages, by id.
+async fn rows(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    ids: impl Iterator<Item = i64>,
+) -> Answer<HashMap<i64, MySqlRow>> {
+    let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+    let mut found = HashMap::with_capacity(ids.len());
+    if ids.is_empty() {
+        return Ok(found);
+    }
+    let text = AssertSqlSafe(filled(&sql.messages, &[&ids.join(",")]));
+    for row in sqlx::raw_sql(text).fetch_all(connection).await? {
+        found.insert(row.try_get::<i64, _>(0)?, row);
+    }
+    Ok(found)
+}
+
+/// What waits, from a number on or from the head, for whoever holds nothing.
+pub(super) async fn peek(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    partition_id: PartitionId,
+    from: Option<Seq>,
+    limit: u32,
+) -> Answer<Vec<StoredMessage>> {
+    let cursor = query!(sql.cursor).bind(partition_id.0);
+    let Some(cursor) = cursor.fetch_optional(&mut *connection).await? else {
+        return Ok(Vec::new());
+    };
+    let head = cursor.try_get::<i64, _>(0)? + 1;
+    let first = from.map_or(head, |from| from.0.max(head));
+    let end = first.saturating_add(i64::from(limit));
+    let runs = query!(sql.peek)
+        .bind(first)
+        .bind(first)
+        .bind(limit)
+        .bind(partition_id.0)
+        .bind(first)
+        .bind(limit)
+        .bind(partition_id.0)
+        .bind(first)
+        .bind(end)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut next = Vec::new();
+    for run in &runs {
+        let first_seq: i64 = run.try_get(0)?;
+        next.extend((first_seq..end).zip(sequence::unpack(run.try_get(1)?)));
+    }
+    next.sort_unstable();
+    let found = rows(sql, connection, next.iter().map(|(_, id)| *id)).await?;
+    let mut messages = Vec::with_capacity(next.len());
+    for (seq, id) in next {
+        // One that is settled meanwhile may have gone.
+        if let Some(row) = found.get(&id) {
+            messages.push(numbered_message!(row, 1, id, seq));
+        }
+    }
+    Ok(messages)
+}
+
 async fn read(
     sql: &Statements,
     connection: &mut MySqlConnection,
     lease: Lease,
     next: &[Next],
 ) -> Answer<Vec<StoredMessage>> {
-    if next.is_empty() {
-        return Ok(Vec::new());
-    }
-    let ids: Vec<String> = next.iter().map(|message| message.id.to_string()).collect();
-    let text = AssertSqlSafe(filled(&sql.messages, &[&ids.join(",")]));
-    let mut found = HashMap::with_capacity(next.len());
-    for row in sqlx::raw_sql(text).fetch_all(connection).await? {
-        found.insert(row.try_get::<i64, _>(0)?, row);
-    }
+    let found = rows(sql, connection, next.iter().map(|message| message.id)).await?;
     let message = |&Next { seq, id, .. }: &Next| {
         let row = found.get(&id).ok_or(OutboxError::MissingMessage {
             partition_id: lease.partition_id.0,

@@ -15,8 +15,8 @@ use crate::message::OutboxMessageId;
 
 type Statement<'q> = Query<'q, MySql, MySqlArguments>;
 
-/// Binds the part of a filter that all statements have in common. Each value twice: placeholders
-/// have no numbers here.
+/// Binds the part of a filter that all statements have in common. Values twice: placeholders have
+/// no numbers here.
 fn filtered<'q>(query: Statement<'q>, filter: &'q DeadLetterFilter) -> Statement<'q> {
     query
         .bind(filter.queue.as_deref())
@@ -25,6 +25,8 @@ fn filtered<'q>(query: Statement<'q>, filter: &'q DeadLetterFilter) -> Statement
         .bind(filter.partition)
         .bind(filter.payload_type.as_deref())
         .bind(filter.payload_type.as_deref())
+        .bind(filter.ids.start())
+        .bind(filter.ids.end())
 }
 
 fn with_status<'q>(query: Statement<'q>, filter: &DeadLetterFilter) -> Statement<'q> {

@@ -26,7 +26,7 @@ use super::decode::{partition_stats, queue_list, registered, survey, unsettled_m
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
     sealed,
 };
@@ -68,6 +68,7 @@ statements!(
     cleanup_dead_letters,
     conclude_dead_letter,
     count_dead_letters,
+    cursor,
     dead_letters,
     depart,
     ended_dead_letters,
@@ -87,8 +88,10 @@ statements!(
     partition_ids,
     pause_partition,
     pause_queue,
+    peek,
     processes,
     queue_partitions,
+    queues,
     register_partitions,
     register_processors,
     register_queue,
@@ -444,6 +447,28 @@ impl Backend for MySql {
             .fetch_all(connection)
             .await?;
         Ok(messages)
+    }
+
+    async fn peek(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        from: Option<Seq>,
+        limit: u32,
+    ) -> Answer<Vec<StoredMessage>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let messages = advance::peek(&store.sql, &mut own, partition_id, from, limit).await?;
+        own.give_back();
+        Ok(messages)
+    }
+
+    async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let queues = query!(store.sql.queues)
+            .try_map(|row: MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?)))
+            .fetch_all(&mut *own)
+            .await?;
+        own.give_back();
+        Ok(queues)
     }
 
     async fn pause(

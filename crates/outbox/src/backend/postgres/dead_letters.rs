@@ -121,4 +121,6 @@ fn filtered<'q>(
         .bind(filter.queue.as_deref())
         .bind(filter.partition.map(i64::from))
         .bind(filter.payload_type.as_deref())
+        .bind(filter.ids.start())
+        .bind(filter.ids.end())
 }

@@ -12,11 +12,13 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
 
-use super::decode::{partition_stats, process, registered, survey, unsettled_message};
+use super::decode::{
+    partition_stats, process, registered, stored_message, survey, unsettled_message,
+};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
     sealed,
 };
@@ -63,8 +65,10 @@ statements!(
     partition_ids,
     pause_partition,
     pause_queue,
+    peek,
     pages,
     queue_partitions,
+    queues,
     reclaim,
     register_partitions,
     register_processors,
@@ -477,6 +481,37 @@ impl Backend for Postgres {
             .fetch_all(connection)
             .await?;
         Ok(messages)
+    }
+
+    async fn peek(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        from: Option<Seq>,
+        limit: u32,
+    ) -> Answer<Vec<StoredMessage>> {
+        let mut session = Session::open(store).await?;
+        let messages = query!(store.sql.peek)
+            .bind(partition_id.0)
+            .bind(from.map(|from| from.0))
+            .bind(i64::from(limit))
+            .try_map(|row: PgRow| {
+                let (id, seq) = (row.try_get("id")?, row.try_get("seq")?);
+                Ok(stored_message!(&row, id, seq))
+            })
+            .fetch_all(session.connection())
+            .await?;
+        session.end().await?;
+        Ok(messages)
+    }
+
+    async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
+        let mut session = Session::open(store).await?;
+        let queues = query!(store.sql.queues)
+            .try_map(|row: PgRow| Ok((row.try_get(0)?, row.try_get(1)?)))
+            .fetch_all(session.connection())
+            .await?;
+        session.end().await?;
+        Ok(queues)
     }
 
     async fn pause(

@@ -57,8 +57,10 @@ statements!(
     partition_ids,
     pause_partition,
     pause_queue,
+    peek,
     processes,
     queue_partitions,
+    queues,
     read,
     register_partitions,
     register_processors,
@@ -388,6 +390,37 @@ impl Backend for Sqlite {
             .fetch_all(connection)
             .await?;
         Ok(messages)
+    }
+
+    async fn peek(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        from: Option<Seq>,
+        limit: u32,
+    ) -> Answer<Vec<StoredMessage>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let messages = query!(store.sql.peek)
+            .bind(partition_id.0)
+            .bind(from.map(|from| from.0))
+            .bind(i64::from(limit))
+            .try_map(|row: SqliteRow| {
+                let (id, seq) = (row.try_get("id")?, row.try_get("seq")?);
+                Ok(stored_message!(&row, id, seq))
+            })
+            .fetch_all(&mut *own)
+            .await?;
+        own.give_back();
+        Ok(messages)
+    }
+
+    async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let queues = query!(store.sql.queues)
+            .try_map(|row: SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?)))
+            .fetch_all(&mut *own)
+            .await?;
+        own.give_back();
+        Ok(queues)
     }
 
     async fn pause(

@@ -4,5 +4,6 @@ JOIN {prefix}partitions p ON p.partition_id = d.partition_id
 WHERE (? IS NULL OR p.queue = ?)
   AND (? IS NULL OR p.`partition` = ?)
   AND (? IS NULL OR d.payload_type = ?)
+  AND d.id BETWEEN ? AND ?
   AND (? IS NULL OR d.status = ?)
 ORDER BY d.id DESC LIMIT ?

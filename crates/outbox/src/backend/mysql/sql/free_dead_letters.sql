@@ -7,6 +7,7 @@ WHERE d.partition_id IN (
       WHERE (? IS NULL OR p.queue = ?) AND (? IS NULL OR p.`partition` = ?)
   )
   AND (? IS NULL OR d.payload_type = ?)
+  AND d.id BETWEEN ? AND ?
   AND (d.status = 'pending' OR (d.status = 'reprocessing' AND d.deadline <= {now}))
 ORDER BY d.id LIMIT ?
 FOR UPDATE SKIP LOCKED

@@ -5,7 +5,8 @@ DELETE FROM {prefix}dead_letters WHERE id IN (
     WHERE ($1::text IS NULL OR p.queue = $1)
       AND ($2::bigint IS NULL OR p.partition = $2)
       AND ($3::text IS NULL OR d.payload_type = $3)
-      AND ($4::text IS NULL OR d.status = $4)
+      AND d.id BETWEEN $4 AND $5
+      AND ($6::text IS NULL OR d.status = $6)
       AND d.status IN ('resolved', 'discarded')
-    ORDER BY d.id LIMIT $5
+    ORDER BY d.id LIMIT $7
 )

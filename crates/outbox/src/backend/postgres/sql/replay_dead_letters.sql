@@ -5,12 +5,13 @@ WITH free AS (
     WHERE ($1::text IS NULL OR p.queue = $1)
       AND ($2::bigint IS NULL OR p.partition = $2)
       AND ($3::text IS NULL OR d.payload_type = $3)
+      AND d.id BETWEEN $4 AND $5
       AND (d.status = 'pending' OR (d.status = 'reprocessing' AND d.deadline <= {now}))
-    ORDER BY d.id LIMIT $4
+    ORDER BY d.id LIMIT $6
     FOR NO KEY UPDATE OF d SKIP LOCKED
 ), claimed AS (
     UPDATE {prefix}dead_letters d
-    SET status = 'reprocessing', claim_token = $5, deadline = {now} + $6
+    SET status = 'reprocessing', claim_token = $7, deadline = {now} + $8
     FROM free WHERE d.id = free.id
     RETURNING d.*
 )

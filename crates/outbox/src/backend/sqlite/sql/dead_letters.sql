@@ -4,5 +4,6 @@ JOIN {prefix}partitions p ON p.partition_id = d.partition_id
 WHERE (?1 IS NULL OR p.queue = ?1)
   AND (?2 IS NULL OR p.partition = ?2)
   AND (?3 IS NULL OR d.payload_type = ?3)
-  AND (?4 IS NULL OR d.status = ?4)
-ORDER BY d.id DESC LIMIT ?5
+  AND d.id BETWEEN ?4 AND ?5
+  AND (?6 IS NULL OR d.status = ?6)
+ORDER BY d.id DESC LIMIT ?7

@@ -1,0 +1,1 @@
+SELECT processed_seq FROM {prefix}processors WHERE partition_id = ?

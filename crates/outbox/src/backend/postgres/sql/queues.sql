@@ -1,0 +1,1 @@
+SELECT queue, partitions FROM {prefix}queues ORDER BY queue
