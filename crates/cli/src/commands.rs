@@ -1,3 +1,59 @@
-//! The subcommands, one file each, with its `Args` and its `run`.
+//! The subcommands, one file each, with its `Args` and its `run`; and what they share.
 
+pub(crate) mod completions;
+pub(crate) mod dead_letters;
 pub(crate) mod demo;
+pub(crate) mod enqueue;
+pub(crate) mod migrate;
+pub(crate) mod pause;
+pub(crate) mod peek;
+pub(crate) mod repair;
+pub(crate) mod skip;
+pub(crate) mod status;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use outbox::OutboxError;
+use serde_json::Value;
+
+use crate::connection::{AnyOutbox, on};
+use crate::failure::{Code, Failure};
+
+/// An error that names the queues there are, if the one that was asked for is not among them.
+fn unknown_queue(outbox: &AnyOutbox, error: OutboxError) -> Failure {
+    let OutboxError::QueueNotRegistered(queue) = error else {
+        return error.into();
+    };
+    let queues = on!(outbox, handle => handle.outbox().queues());
+    let known: Vec<&str> = queues.iter().map(|(name, _)| name.as_str()).collect();
+    Failure::new(Code::Missing, format!("there is no queue {queue:?}")).way_out(match &*known {
+        [] => {
+            "there are none yet: a process makes them when it starts, or `outbox enqueue --create`"
+                .to_owned()
+        }
+        known => format!("there are: {}", known.join(", ")),
+    })
+}
+
+/// Adds the fields of one JSON object to another.
+fn merge(document: &mut Value, more: Value) {
+    if let (Value::Object(document), Value::Object(more)) = (document, more) {
+        document.extend(more);
+    }
+}
+
+/// Progress on standard error, where somebody looks; of an unknown length if that is 0.
+fn progress(length: u64, done: &'static str) -> ProgressBar {
+    let (bar, template) = match length {
+        0 => (
+            ProgressBar::new_spinner(),
+            "{spinner} {pos} {msg} ({per_sec})",
+        ),
+        length => (
+            ProgressBar::new(length),
+            "{wide_bar} {pos}/{len} {msg} ({eta} left)",
+        ),
+    };
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.with_message(done)
+}

@@ -1,30 +1,109 @@
 //! The `outbox` command. One file per subcommand under `commands/`; this one only picks.
 
+mod ask;
 mod commands;
+mod connection;
+mod failure;
+mod format;
+mod output;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand};
+
+use crate::connection::Target;
+use crate::output::Output;
 
 /// A transactional outbox for PostgreSQL, MySQL/MariaDB and SQLite.
 #[derive(Debug, Parser)]
-#[command(name = "outbox", version, arg_required_else_help = true)]
+#[command(
+    name = "outbox",
+    version,
+    after_help = "Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached or
+refuses, 4 there is no outbox in it or one of another version, 5 what was asked for does not exist or is
+not in a state for that."
+)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    context: Context,
+}
+
+/// What all commands have in common.
+#[derive(Debug, clap::Args)]
+struct Context {
+    /// Print JSON, for programs
+    #[arg(long, global = true, help_heading = "Output")]
+    json: bool,
+    /// Whether to use colours; NO_COLOR in the environment is honoured too
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        global = true,
+        help_heading = "Output"
+    )]
+    color: ColorChoice,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(commands::demo::Args),
+    Migrate(commands::migrate::Args),
+    Status(commands::status::Args),
+    Enqueue(commands::enqueue::Args),
+    Peek(commands::peek::Args),
+    DeadLetters(commands::dead_letters::Args),
+    /// Stop deliveries of a queue or a partition
+    Pause(commands::pause::Args),
+    /// Let deliveries of a queue or a partition go on
+    Resume(commands::pause::Args),
+    Skip(commands::skip::Args),
+    Repair(commands::repair::Args),
+    Completions(commands::completions::Args),
+    Man(commands::completions::ManArgs),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Demo(args) => commands::demo::run(&args).await,
+    let Cli { command, context } = Cli::parse();
+    match context.color {
+        ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
+        ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
+        ColorChoice::Auto => {}
+    }
+    let mut output = Output::new(context.json);
+    let (context, output) = (&context, &mut output);
+    let Some(command) = command else {
+        // Not `arg_required_else_help`: a URL in the environment is an argument too.
+        let _ = Cli::command().print_help();
+        return ExitCode::from(2);
     };
-    done.unwrap_or_else(|error| {
+    let done = match &command {
+        Command::Demo(args) => return demo(args).await,
+        Command::Migrate(args) => commands::migrate::run(args, context, output).await,
+        Command::Status(args) => commands::status::run(args, context, output).await,
+        Command::Enqueue(args) => commands::enqueue::run(args, context, output).await,
+        Command::Peek(args) => commands::peek::run(args, context, output).await,
+        Command::DeadLetters(args) => commands::dead_letters::run(args, context, output).await,
+        Command::Pause(args) => commands::pause::run(args, true, context, output).await,
+        Command::Resume(args) => commands::pause::run(args, false, context, output).await,
+        Command::Skip(args) => commands::skip::run(args, context, output).await,
+        Command::Repair(args) => commands::repair::run(args, context, output).await,
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::completions::run_man(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn demo(args: &commands::demo::Args) -> ExitCode {
+    commands::demo::run(args).await.unwrap_or_else(|error| {
         eprintln!("outbox: {error}");
         ExitCode::FAILURE
     })

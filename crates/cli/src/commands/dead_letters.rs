@@ -1,0 +1,142 @@
+//! `outbox dead-letters`: what was rejected, and what becomes of it.
+
+mod decide;
+mod look;
+
+use clap::Subcommand;
+use outbox::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
+
+use crate::Context;
+use crate::connection::{AnyOutbox, on};
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// See rejected messages, and decide what becomes of them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters list --queue orders
+  outbox dead-letters show 17
+  outbox dead-letters requeue 17 18
+  outbox dead-letters requeue --queue orders --type order.placed --dry-run
+  outbox dead-letters cleanup --queue orders --yes
+
+A dead letter is pending until it is requeued (a new message, behind everything that is there),
+discarded, or replayed: claimed for a while to be handled by hand, and then resolved or rejected again.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List them, newest first
+    List(look::List),
+    /// Show one with everything that is known of it
+    Show(look::Show),
+    /// Put them back into their queues as new messages
+    Requeue(decide::Requeue),
+    /// Claim some to handle them by hand; nobody else gets them meanwhile
+    Replay(decide::Replay),
+    /// Say that claimed ones were handled
+    Resolve(decide::Resolve),
+    /// Say that claimed ones failed again
+    Reject(decide::Reject),
+    /// Say that nobody will handle them
+    Discard(decide::Discard),
+    /// Delete those that were resolved or discarded
+    Cleanup(decide::Cleanup),
+}
+
+pub(crate) async fn run(
+    args: &Args,
+    context: &Context,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let outbox = context.target.outbox().await?;
+    match &args.what {
+        What::List(list) => list.run(&outbox, output).await,
+        What::Show(show) => show.run(&outbox, output).await,
+        What::Requeue(requeue) => requeue.run(&outbox, output).await,
+        What::Replay(replay) => replay.run(&outbox, output).await,
+        What::Resolve(resolve) => resolve.run(&outbox, output).await,
+        What::Reject(reject) => reject.run(&outbox, output).await,
+        What::Discard(discard) => discard.run(&outbox, output).await,
+        What::Cleanup(cleanup) => cleanup.run(&outbox, output).await,
+    }
+}
+
+/// Which dead letters.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Which")]
+struct Filter {
+    /// Only those of this queue
+    #[arg(long)]
+    queue: Option<String>,
+    /// Only those of this partition of their queue
+    #[arg(long, value_name = "NUMBER")]
+    partition: Option<u32>,
+    /// Only those with this payload type
+    #[arg(long = "type", value_name = "TYPE")]
+    payload_type: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    limit: u32,
+}
+
+impl Filter {
+    /// A queue that does not exist is an error, and not one without dead letters.
+    fn of(&self, outbox: &AnyOutbox) -> Result<DeadLetterFilter, Failure> {
+        let mut filter = DeadLetterFilter::new().limit(self.limit);
+        if let Some(queue) = &self.queue {
+            on!(outbox, handle => handle.outbox().partition_ids(queue).map(drop))
+                .map_err(|error| super::unknown_queue(outbox, error))?;
+            filter = filter.queue(queue);
+        }
+        if let Some(partition) = self.partition {
+            filter = filter.partition(partition);
+        }
+        if let Some(payload_type) = &self.payload_type {
+            filter = filter.payload_type(payload_type);
+        }
+        Ok(filter)
+    }
+}
+
+/// Named by their numbers, or by a filter: pending ones.
+#[derive(Debug, clap::Args)]
+struct Selection {
+    /// Their numbers; without any, all that the filter lets through
+    ids: Vec<i64>,
+    #[command(flatten)]
+    filter: Filter,
+    /// Only say what would be done
+    #[arg(long, help_heading = None::<&'static str>)]
+    dry_run: bool,
+}
+
+impl Selection {
+    async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
+        if self.ids.is_empty() {
+            let filter = self.filter.of(outbox)?.status(DeadLetterStatus::Pending);
+            let mut letters = list(outbox, &filter).await?;
+            // The oldest first: that is the order in which they come again.
+            letters.reverse();
+            return Ok(letters);
+        }
+        let mut letters = Vec::with_capacity(self.ids.len());
+        for id in &self.ids {
+            letters.push(one(outbox, *id).await?);
+        }
+        Ok(letters)
+    }
+}
+
+async fn list(outbox: &AnyOutbox, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, Failure> {
+    Ok(on!(outbox, handle => handle.outbox().dead_letter_list(filter).await)?)
+}
+
+async fn one(outbox: &AnyOutbox, id: i64) -> Result<DeadLetter, Failure> {
+    let found = list(outbox, &DeadLetterFilter::new().ids(id..=id)).await?;
+    let missing = || Failure::new(Code::Missing, format!("there is no dead letter {id}"));
+    found.into_iter().next().ok_or_else(missing)
+}

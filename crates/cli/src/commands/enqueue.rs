@@ -1,0 +1,224 @@
+//! `outbox enqueue`: messages from the command line, a file, or JSON lines.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, Read as _};
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outbox::{Backend, EnqueueMessage, Outbox, OutboxError, OutboxMessageId, Partitions};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Context;
+use crate::commands::progress;
+use crate::connection::on;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// How many lines go into one transaction.
+const TOGETHER: usize = 500;
+
+/// Put messages into a queue
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox enqueue orders '{\"order\": 42}' --key customer-7 --type order.placed
+  outbox enqueue images --file cat.png --type image/png --partition 0
+  outbox enqueue orders --json-lines < orders.jsonl
+  outbox enqueue mail 'hello' --type text/plain --create 4
+
+A JSON line is an object with \"payload\" (any JSON; a string is taken as it is) or \"payload_base64\", and
+optionally \"key\" or \"partition\", \"type\" and \"headers\"; what it leaves out is taken from the options.
+Lines are committed 500 at a time: an error says which line it is, and how many were enqueued before.")]
+pub(crate) struct Args {
+    /// The queue
+    queue: String,
+    /// The payload, as text
+    payload: Option<String>,
+    /// The payload is this file's content; - is standard input
+    #[arg(long, value_name = "PATH", conflicts_with = "payload")]
+    file: Option<PathBuf>,
+    /// Standard input has a message on each line
+    #[arg(long, conflicts_with_all = ["payload", "file"])]
+    json_lines: bool,
+    /// Messages with the same key stay in order
+    #[arg(long, conflicts_with = "partition")]
+    key: Option<String>,
+    /// To this partition
+    #[arg(long, value_name = "NUMBER")]
+    partition: Option<u32>,
+    /// What the payload is
+    #[arg(long = "type", value_name = "TYPE", default_value = "application/json")]
+    payload_type: String,
+    /// Make the queue, with so many partitions, if it is not there
+    #[arg(long, value_name = "PARTITIONS", value_parser = partitions)]
+    create: Option<Partitions>,
+    /// A header; can be given more than once
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').ok_or("a header is NAME=VALUE")?;
+    Ok((pair.0.to_owned(), pair.1.to_owned()))
+}
+
+fn partitions(text: &str) -> Result<Partitions, String> {
+    let count: u32 = text.parse().map_err(|error| format!("{error}"))?;
+    Partitions::try_from(count).map_err(|error| error.to_string())
+}
+
+/// A message on a line.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    payload: Option<Value>,
+    payload_base64: Option<String>,
+    key: Option<String>,
+    partition: Option<u32>,
+    #[serde(rename = "type")]
+    payload_type: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+}
+
+impl Args {
+    fn message(
+        &self,
+        payload: Vec<u8>,
+        key: Option<String>,
+        partition: Option<u32>,
+        payload_type: Option<String>,
+    ) -> EnqueueMessage {
+        let key = key.or_else(|| self.key.clone().filter(|_| partition.is_none()));
+        let payload_type = payload_type.unwrap_or_else(|| self.payload_type.clone());
+        let message = match key {
+            Some(key) => EnqueueMessage::keyed(key, payload, payload_type),
+            None => EnqueueMessage::to(
+                partition.or(self.partition).unwrap_or(0),
+                payload,
+                payload_type,
+            ),
+        };
+        let headers = self.headers.iter();
+        headers.fold(message, |message, (name, value)| {
+            message.header(name, value)
+        })
+    }
+
+    fn read_line(&self, text: &str) -> Result<EnqueueMessage, String> {
+        let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let payload = match (line.payload, line.payload_base64) {
+            (Some(Value::String(text)), None) => text.into_bytes(),
+            (Some(value), None) => value.to_string().into_bytes(),
+            (None, Some(text)) => STANDARD
+                .decode(text)
+                .map_err(|error| format!("payload_base64: {error}"))?,
+            (None, None) => return Err("it has neither payload nor payload_base64".to_owned()),
+            (Some(_), Some(_)) => return Err("it has both payload and payload_base64".to_owned()),
+        };
+        if line.key.is_some() && line.partition.is_some() {
+            return Err("it has both key and partition".to_owned());
+        }
+        let message = self.message(payload, line.key, line.partition, line.payload_type);
+        let headers = line.headers.into_iter();
+        Ok(headers.fold(message, |message, (name, value)| {
+            message.header(name, value)
+        }))
+    }
+}
+
+pub(crate) async fn run(
+    args: &Args,
+    context: &Context,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let create = args.create.map(|partitions| (&*args.queue, partitions));
+    let outbox = context.target.outbox_with(create).await?;
+    on!(&outbox, handle => handle.outbox().partition_ids(&args.queue).map(drop))
+        .map_err(|error| super::unknown_queue(&outbox, error))?;
+    if args.json_lines {
+        return on!(&outbox, handle => lines(args, handle.outbox(), output).await);
+    }
+    let payload = match (&args.payload, &args.file) {
+        (Some(payload), _) => payload.clone().into_bytes(),
+        (None, Some(file)) if file.as_os_str() == "-" => {
+            let mut payload = Vec::new();
+            io::stdin().lock().read_to_end(&mut payload)?;
+            payload
+        }
+        (None, Some(file)) => std::fs::read(file)
+            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))?,
+        (None, None) => {
+            return Err(Failure::usage("what is the message?")
+                .way_out("give a payload, --file PATH, or --json-lines"));
+        }
+    };
+    let message = args.message(payload, None, None, None);
+    let ids = on!(&outbox, handle => {
+        commit(handle.outbox(), &args.queue, std::slice::from_ref(&message)).await
+    })?;
+    report(&ids, output)?;
+    if output.is_json() {
+        return Ok(());
+    }
+    output.line("1 message enqueued")
+}
+
+fn report(ids: &[OutboxMessageId], output: &mut Output) -> Result<(), Failure> {
+    if !output.is_json() {
+        return Ok(());
+    }
+    let mut ids = ids.iter();
+    ids.try_for_each(|id| output.json(&json!({ "id": id.to_string() })))
+}
+
+async fn commit<DB: Backend>(
+    outbox: &Outbox<DB>,
+    queue: &str,
+    messages: &[EnqueueMessage],
+) -> Result<Vec<OutboxMessageId>, OutboxError> {
+    outbox
+        .transaction(async |connection: &mut DB::Connection| {
+            outbox.enqueue_batch(connection, queue, messages).await
+        })
+        .await
+}
+
+async fn lines<DB: Backend>(
+    args: &Args,
+    outbox: &Outbox<DB>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let bar = progress(0, "enqueued");
+    let (mut done, mut batch) = (0, Vec::with_capacity(TOGETHER));
+    let mut input = io::stdin().lock().lines().zip(1_u64..).peekable();
+    while let Some((line, number)) = input.next() {
+        let line = line?;
+        if !line.trim().is_empty() {
+            let message = args.read_line(&line).map_err(|error| {
+                Failure::usage(format!("line {number}: {error}")).way_out(format!(
+                    "{done} messages of the lines before it were enqueued"
+                ))
+            })?;
+            batch.push(message);
+        }
+        if batch.len() == TOGETHER || input.peek().is_none() {
+            let ids = commit(outbox, &args.queue, &batch).await.map_err(|error| {
+                Failure::from(error).way_out(format!(
+                    "{done} messages were enqueued; none of the {} up to line {number}",
+                    batch.len()
+                ))
+            })?;
+            report(&ids, output)?;
+            done += batch.len();
+            bar.set_position(done as u64);
+            batch.clear();
+        }
+    }
+    bar.finish_and_clear();
+    if output.is_json() {
+        return Ok(());
+    }
+    output.line(format!("{done} messages enqueued"))
+}

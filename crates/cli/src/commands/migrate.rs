@@ -1,0 +1,115 @@
+//! `outbox migrate`: the tables, made, removed, or as SQL for an administrator.
+
+use clap::{Subcommand, ValueEnum};
+use outbox::{Backend, Schema, TablePrefix};
+use serde_json::json;
+use sqlx::{MySql, Pool, Postgres, Sqlite};
+
+use crate::Context;
+use crate::ask::Confirmation;
+use crate::connection::on;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// Make, check or remove the outbox's tables
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox migrate up --database-url postgres://localhost/shop
+  outbox migrate print mysql | less
+  outbox migrate status || outbox migrate up
+
+Exit codes of `status`: 0 the tables are those of this version, 4 they are not.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make what is missing; twice is once
+    Up,
+    /// Remove the tables, and every message that is in them
+    Down(Confirmation),
+    /// Say which version is there
+    Status,
+    /// Print the SQL, for an administrator to read and run
+    Print {
+        /// For which database
+        database: Kind,
+        /// The SQL that removes everything, instead
+        #[arg(long)]
+        down: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    Postgres,
+    /// MySQL and MariaDB
+    Mysql,
+    Sqlite,
+}
+
+pub(crate) async fn run(
+    args: &Args,
+    context: &Context,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let prefix = context.target.prefix()?;
+    if let What::Print { database, down } = args.what {
+        let sql = match database {
+            Kind::Postgres => sql::<Postgres>(&prefix, down),
+            Kind::Mysql => sql::<MySql>(&prefix, down),
+            Kind::Sqlite => sql::<Sqlite>(&prefix, down),
+        };
+        return output.line(sql.trim_end());
+    }
+    let pool = context.target.pool().await?;
+    on!(pool, pool => migrate(args, pool, &prefix, output).await)
+}
+
+fn sql<DB: Backend>(prefix: &TablePrefix, down: bool) -> String {
+    if down {
+        Schema::<DB>::down_sql(prefix)
+    } else {
+        Schema::<DB>::up_sql(prefix)
+    }
+}
+
+async fn migrate<DB: Backend>(
+    args: &Args,
+    pool: Pool<DB>,
+    prefix: &TablePrefix,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let schema = Schema::new(pool, prefix);
+    let before = schema.version().await?;
+    match &args.what {
+        What::Up => schema.up().await?,
+        What::Down(confirmation) => {
+            if before > 0 {
+                let question =
+                    format!("remove every table that begins with {prefix}, and all messages");
+                confirmation.ask(&question)?;
+                schema.down().await?;
+            }
+        }
+        What::Status | What::Print { .. } => {}
+    }
+    let (found, needed) = (schema.version().await?, Schema::<DB>::VERSION);
+    if output.is_json() {
+        output.json(&json!({ "version": found, "needed": needed, "before": before }))?;
+    } else {
+        output.line(match (before, found) {
+            (0, 0) => "there is no outbox here".to_owned(),
+            (_, 0) => "removed".to_owned(),
+            (before, found) if before == found => format!("version {found}"),
+            (before, found) => format!("version {before} → {found}"),
+        })?;
+    }
+    if matches!(args.what, What::Status) && found != needed {
+        let message = format!("this command needs version {needed}");
+        return Err(Failure::new(Code::Schema, message).way_out("run: outbox migrate up"));
+    }
+    Ok(())
+}

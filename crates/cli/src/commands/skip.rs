@@ -1,0 +1,66 @@
+//! `outbox skip`: puts the head of a stuck partition into the dead letters.
+
+use serde_json::json;
+
+use crate::Context;
+use crate::ask::Confirmation;
+use crate::connection::on;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+
+/// Put the first message of a stuck partition into the dead letters, so that the next one can come
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox peek orders --partition 3 --limit 1
+  outbox skip orders --partition 3 --reason 'address is gone, ticket 4711'
+
+The message is not lost: see `outbox dead-letters`. A handler that is at it loses its lease and cannot
+settle it any more. Works on a paused partition, which stays paused.")]
+pub(crate) struct Args {
+    /// The queue
+    queue: String,
+    /// The partition
+    #[arg(long, value_name = "NUMBER")]
+    partition: u32,
+    /// Why: kept with the dead letter
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    confirmation: Confirmation,
+}
+
+pub(crate) async fn run(
+    args: &Args,
+    context: &Context,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let Args {
+        queue,
+        partition,
+        reason,
+        confirmation,
+    } = args;
+    let outbox = context.target.outbox().await?;
+    let head = on!(&outbox, handle => handle.outbox().peek(queue, *partition, None, 1).await);
+    let head = head.map_err(|error| super::unknown_queue(&outbox, error))?;
+    let Some(head) = head.first() else {
+        let message = format!("nothing waits in partition {partition} of {queue}");
+        return Err(Failure::new(Code::Missing, message));
+    };
+    confirmation.ask(&format!(
+        "put message {} (number {} of partition {partition} of {queue}) into the dead letters",
+        head.id, head.seq
+    ))?;
+    let skipped = on!(&outbox, handle => handle.outbox().skip(queue, *partition, reason).await)?;
+    let Some(skipped) = skipped else {
+        let message = format!("nothing waits any more in partition {partition} of {queue}");
+        return Err(Failure::new(Code::Missing, message));
+    };
+    if output.is_json() {
+        let id = skipped.to_string();
+        return output.json(&json!({ "queue": queue, "partition": partition, "skipped": id }));
+    }
+    output.line(format!(
+        "message {skipped} is in the dead letters; the next one comes"
+    ))
+}

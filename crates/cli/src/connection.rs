@@ -1,0 +1,155 @@
+//! Where the outbox is: finds the database, and opens the outbox in it for whoever operates it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use outbox::{Backend, Outbox, OutboxHandle, Partitions, TablePrefix};
+use sqlx::pool::PoolOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
+
+use crate::failure::{Code, Failure};
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(10);
+/// An operator does one thing at a time.
+const CONNECTIONS: u32 = 4;
+
+/// Which outbox a command is about.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Database")]
+pub(crate) struct Target {
+    /// Where the database is: postgres://…, mysql://… (MariaDB too) or sqlite://…
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "OUTBOX_DATABASE_URL",
+        hide_env_values = true,
+        global = true
+    )]
+    database_url: Option<String>,
+    /// What the names of the outbox's tables begin with
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        env = "OUTBOX_TABLE_PREFIX",
+        hide_env_values = true,
+        default_value = "outbox_",
+        global = true
+    )]
+    table_prefix: String,
+}
+
+/// The databases there are, with something for each of them.
+#[derive(Debug)]
+pub(crate) enum Any<P, M, S> {
+    Postgres(P),
+    MySql(M),
+    Sqlite(S),
+}
+
+pub(crate) type AnyPool = Any<Pool<Postgres>, Pool<MySql>, Pool<Sqlite>>;
+pub(crate) type AnyOutbox = Any<OutboxHandle<Postgres>, OutboxHandle<MySql>, OutboxHandle<Sqlite>>;
+
+/// Runs the same on whichever database it is.
+macro_rules! on {
+    ($any:expr, $one:ident => $body:expr) => {
+        match $any {
+            $crate::connection::Any::Postgres($one) => $body,
+            $crate::connection::Any::MySql($one) => $body,
+            $crate::connection::Any::Sqlite($one) => $body,
+        }
+    };
+}
+pub(crate) use on;
+
+impl Target {
+    pub(crate) fn prefix(&self) -> Result<TablePrefix, Failure> {
+        Ok(self.table_prefix.parse()?)
+    }
+
+    fn url(&self) -> Result<&str, Failure> {
+        self.database_url.as_deref().ok_or_else(|| {
+            Failure::usage("which database? Neither --database-url nor OUTBOX_DATABASE_URL is set")
+                .way_out("for example: --database-url postgres://user:password@localhost/shop")
+        })
+    }
+
+    /// Connects, so that a wrong address is noticed here and not by whatever comes next.
+    pub(crate) async fn pool(&self) -> Result<AnyPool, Failure> {
+        let url = self.url()?;
+        let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+        match scheme {
+            "postgres" | "postgresql" => Ok(Any::Postgres(connect(parsed(url)?).await?)),
+            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?).await?)),
+            "sqlite" => {
+                let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
+                Ok(Any::Sqlite(connect(options).await?))
+            }
+            // Not the whole of it: there may be a password in it.
+            _ => Err(Failure::usage(format!(
+                "no database is known as {scheme:?}: a URL begins with postgres://, mysql:// or sqlite://"
+            ))),
+        }
+    }
+
+    /// The outbox, with every queue that it has. Nothing works in it.
+    pub(crate) async fn outbox(&self) -> Result<AnyOutbox, Failure> {
+        self.outbox_with(None).await
+    }
+
+    /// The same, and a queue that is made if it is not there.
+    pub(crate) async fn outbox_with(
+        &self,
+        queue: Option<(&str, Partitions)>,
+    ) -> Result<AnyOutbox, Failure> {
+        let prefix = self.prefix()?;
+        Ok(match self.pool().await? {
+            Any::Postgres(pool) => Any::Postgres(open(pool, &prefix, queue).await?),
+            Any::MySql(pool) => Any::MySql(open(pool, &prefix, queue).await?),
+            Any::Sqlite(pool) => Any::Sqlite(open(pool, &prefix, queue).await?),
+        })
+    }
+}
+
+fn parsed<O: FromStr<Err = sqlx::Error>>(url: &str) -> Result<O, Failure> {
+    url.parse().map_err(|error: sqlx::Error| {
+        let message = match error {
+            sqlx::Error::Configuration(error) => error.to_string(),
+            error => error.to_string(),
+        };
+        Failure::usage(format!("the database's URL cannot be read: {message}"))
+    })
+}
+
+async fn connect<DB: Backend>(options: Options<DB>) -> Result<Pool<DB>, Failure> {
+    let first = tokio::time::timeout(CONNECT, DB::Connection::connect_with(&options)).await;
+    let first = first.map_err(|_| {
+        let message = format!("the database did not answer within {CONNECT:?}");
+        Failure::new(Code::Database, message)
+            .way_out("are host and port in the URL right, and does a firewall let them pass?")
+    })?;
+    first?.close().await?;
+    Ok(PoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(CONNECT)
+        .connect_lazy_with(options))
+}
+
+type Options<DB> = <<DB as sqlx::Database>::Connection as sqlx::Connection>::Options;
+
+async fn open<DB: Backend>(
+    pool: Pool<DB>,
+    prefix: &TablePrefix,
+    queue: Option<(&str, Partitions)>,
+) -> Result<OutboxHandle<DB>, Failure> {
+    let mut builder = Outbox::builder(pool)
+        .table_prefix(prefix.to_string())
+        .without_workers()
+        .every_queue();
+    if let Some((name, partitions)) = queue {
+        builder = builder.queue(name, partitions).produce_only();
+    }
+    Ok(builder.start().await?)
+}

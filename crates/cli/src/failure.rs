@@ -1,0 +1,181 @@
+//! Why a command did not do what it was asked: a sentence, what to do about it, and an exit code.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use outbox::OutboxError;
+use sqlx::mysql::MySqlDatabaseError;
+
+/// Exit codes, as `outbox help` documents them. They are API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// The answer is no: a check failed, or somebody declined.
+    No = 1,
+    /// The command makes no sense.
+    Usage = 2,
+    /// The database cannot be reached, or refuses.
+    Database = 3,
+    /// There is no outbox in the database, or one of another version.
+    Schema = 4,
+    /// What was asked for does not exist, or is not in a state for that.
+    Missing = 5,
+}
+
+/// For people: lower-case, and with a way out if there is one.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    message: String,
+    way_out: Option<String>,
+    /// Whoever read the output has gone: nothing is left to say, to nobody.
+    unheard: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            way_out: None,
+            unheard: false,
+        }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Code::Usage, message)
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn way_out(mut self, way_out: impl Into<String>) -> Self {
+        self.way_out = Some(way_out.into());
+        self
+    }
+
+    /// Says it on standard error, and answers with what to exit.
+    pub(crate) fn report(&self) -> ExitCode {
+        if self.unheard {
+            return ExitCode::SUCCESS;
+        }
+        anstream::eprintln!("{self}");
+        ExitCode::from(self.code as u8)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "outbox: {}", self.message)?;
+        match &self.way_out {
+            Some(way_out) => write!(f, "\n        {way_out}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self {
+            unheard: error.kind() == io::ErrorKind::BrokenPipe,
+            ..Self::new(Code::No, error.to_string())
+        }
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        io::Error::from(error).into()
+    }
+}
+
+impl From<OutboxError> for Failure {
+    fn from(error: OutboxError) -> Self {
+        let code = match &error {
+            OutboxError::Database(error) => return database(error),
+            OutboxError::NoAnswer { .. } => Code::Database,
+            OutboxError::SchemaVersion { found: 0, .. } => {
+                return Self::new(Code::Schema, "there is no outbox in this database")
+                    .way_out("make its tables with: outbox migrate up");
+            }
+            OutboxError::SchemaVersion { found, expected } => {
+                let message = format!(
+                    "the outbox in this database has version {found}; this command knows {expected}"
+                );
+                let way_out = if found < expected {
+                    "bring it up to date with: outbox migrate up"
+                } else {
+                    "use the command of that version"
+                };
+                return Self::new(Code::Schema, message).way_out(way_out);
+            }
+            OutboxError::QueueNotRegistered(_)
+            | OutboxError::PartitionOutOfRange { .. }
+            | OutboxError::DeadLetterNotPending(_)
+            | OutboxError::LeaseLost { .. }
+            | OutboxError::PartitionBusy { .. } => Code::Missing,
+            OutboxError::ForeignTransactionIds { .. } => {
+                return Self::new(Code::No, error.to_string()).way_out("see: outbox repair --help");
+            }
+            _ => Code::Usage,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        database(&error)
+    }
+}
+
+/// What the database said, by its codes.
+fn database(error: &sqlx::Error) -> Failure {
+    let failure = |message: String| Failure::new(Code::Database, message);
+    let sqlx::Error::Database(refusal) = error else {
+        return match error {
+            sqlx::Error::Io(error) => failure(format!("cannot reach the database: {error}"))
+                .way_out("is it running, and are host and port in the URL right?"),
+            sqlx::Error::Tls(error) => {
+                failure(format!("cannot reach the database with TLS: {error}"))
+            }
+            sqlx::Error::PoolTimedOut => failure("the database does not answer".to_owned()),
+            _ => failure(format!("database: {error}")),
+        };
+    };
+    let number = refusal
+        .try_downcast_ref::<MySqlDatabaseError>()
+        .map(MySqlDatabaseError::number);
+    let code = refusal.code().unwrap_or_default();
+    let message = refusal.message();
+    match (&*code, number) {
+        ("28P01" | "28000", _) => failure(format!("the database refuses the account: {message}"))
+            .way_out("check user and password in the URL"),
+        ("3D000", _) | (_, Some(1049)) => failure(format!("the database is not there: {message}"))
+            .way_out("check the last part of the URL, or create it"),
+        ("42501", _) | (_, Some(1044 | 1142 | 1143 | 1227)) => {
+            failure(format!("the account lacks a privilege: {message}"))
+                .way_out("docs/grants has what each kind of account needs")
+        }
+        ("14", None) => failure(format!("cannot open the file: {message}"))
+            .way_out("the path in the URL must exist; ?mode=rwc creates the file"),
+        _ => failure(format!("database: {message}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_schema_names_the_command_that_makes_it() {
+        let failure = Failure::from(OutboxError::SchemaVersion {
+            found: 0,
+            expected: 1,
+        });
+        assert_eq!(failure.code, Code::Schema);
+        assert_eq!(
+            failure.to_string(),
+            "outbox: there is no outbox in this database\n        \
+             make its tables with: outbox migrate up"
+        );
+    }
+}

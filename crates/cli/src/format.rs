@@ -1,0 +1,106 @@
+//! Times, durations and payloads, as people and programs read them.
+
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+/// RFC 3339, UTC, milliseconds.
+pub(crate) fn timestamp(time: SystemTime) -> String {
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+/// How long ago, in one unit.
+pub(crate) fn age(since: SystemTime, now: SystemTime) -> String {
+    let age = now.duration_since(since).unwrap_or_default();
+    let (millis, seconds) = (age.as_millis(), age.as_secs());
+    match seconds {
+        0 => format!("{millis} ms"),
+        1..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        7_200..=172_799 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// `10m`, `1h 30m`, `500ms`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; say for example 30s, 10m or 2h"))
+}
+
+/// How to show a payload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// JSON if it is JSON, text if it is text, hexadecimal otherwise
+    #[default]
+    Auto,
+    /// Text, with a mark in place of what is not
+    Text,
+    /// JSON, indented
+    Json,
+    /// Hexadecimal
+    Hex,
+}
+
+impl Form {
+    pub(crate) fn show(self, payload: &[u8]) -> String {
+        match self {
+            Self::Auto => match (json(payload), std::str::from_utf8(payload)) {
+                (Some(json), _) => json.to_string(),
+                (None, Ok(text)) => text.to_owned(),
+                (None, Err(_)) => hex(payload),
+            },
+            Self::Text => String::from_utf8_lossy(payload).into_owned(),
+            Self::Json => json(payload).map_or_else(|| hex(payload), |json| format!("{json:#}")),
+            Self::Hex => hex(payload),
+        }
+    }
+}
+
+fn json(payload: &[u8]) -> Option<Value> {
+    serde_json::from_slice(payload).ok()
+}
+
+fn hex(payload: &[u8]) -> String {
+    payload.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A payload in a JSON document: as it is if it is text, and always so that nothing is lost.
+pub(crate) fn payload_fields(payload: &[u8]) -> Value {
+    match std::str::from_utf8(payload) {
+        Ok(text) => json!({ "payload": text }),
+        Err(_) => json!({ "payload_base64": STANDARD.encode(payload) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_one_unit() {
+        let start = SystemTime::UNIX_EPOCH;
+        let after = |seconds| age(start, start + Duration::from_secs(seconds));
+        assert_eq!(after(0), "0 ms");
+        assert_eq!(after(119), "119 s");
+        assert_eq!(after(120), "2 min");
+        assert_eq!(after(7_200), "2 h");
+        assert_eq!(after(200_000), "2 d");
+        assert_eq!(
+            age(start + Duration::from_secs(9), start),
+            "0 ms",
+            "a clock that differs"
+        );
+    }
+
+    #[test]
+    fn payloads_are_shown_as_what_they_are() {
+        assert_eq!(Form::Auto.show(br#"{"a": 1}"#), r#"{"a":1}"#);
+        assert_eq!(Form::Auto.show(b"plain"), "plain");
+        assert_eq!(Form::Auto.show(&[0, 255]), "00ff");
+        assert_eq!(Form::Json.show(b"plain"), "706c61696e");
+    }
+}

@@ -1,0 +1,149 @@
+//! What a command prints: tables for people, JSON for programs. Everything goes through here, so that
+//! colours, pipes and readers who have gone are thought of once.
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+
+use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use unicode_width::UnicodeWidthStr as _;
+
+use crate::failure::Failure;
+
+/// Standard output.
+#[derive(Debug)]
+pub(crate) struct Output {
+    json: bool,
+    stdout: AutoStream<io::Stdout>,
+}
+
+/// What a table's cell says, and how it looks.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Cell {
+    text: String,
+    style: Style,
+    right: bool,
+}
+
+/// A number, to the right.
+pub(crate) fn number(number: impl Display) -> Cell {
+    Cell {
+        text: number.to_string(),
+        right: true,
+        ..Cell::default()
+    }
+}
+
+/// Any text on one line.
+pub(crate) fn text(text: impl Display) -> Cell {
+    Cell {
+        text: on_one_line(&text.to_string()),
+        ..Cell::default()
+    }
+}
+
+/// Control characters of what others wrote must not reach the terminal.
+pub(crate) fn on_one_line(text: &str) -> String {
+    let shown = |character: char| match character {
+        '\n' | '\r' | '\t' => ' ',
+        character if character.is_control() => char::REPLACEMENT_CHARACTER,
+        character => character,
+    };
+    text.chars().map(shown).collect()
+}
+
+impl Cell {
+    /// Somebody should look at it.
+    pub(crate) fn alarming(mut self, alarming: bool) -> Self {
+        if alarming {
+            self.style = AnsiColor::Red.on_default().bold();
+        }
+        self
+    }
+
+    /// It matters less.
+    pub(crate) fn faint(mut self) -> Self {
+        self.style = Style::new().dimmed();
+        self
+    }
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self {
+            json,
+            stdout: AutoStream::auto(io::stdout()),
+        }
+    }
+
+    /// Whether a program reads it.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// A line for people.
+    pub(crate) fn line(&mut self, line: impl Display) -> Result<(), Failure> {
+        Ok(writeln!(self.stdout, "{line}")?)
+    }
+
+    /// A document on a line of its own.
+    pub(crate) fn json(&mut self, document: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer(&mut self.stdout, document)?;
+        Ok(writeln!(self.stdout)?)
+    }
+
+    /// A table: columns as wide as they have to be, the last one as it is.
+    pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<Cell>]) -> Result<(), Failure> {
+        let widths: Vec<usize> = (0..head.len())
+            .map(|column| {
+                let cells = rows.iter().filter_map(|row| row.get(column));
+                let widest = cells.map(|cell| cell.text.width()).max();
+                widest.unwrap_or(0).max(head[column].width())
+            })
+            .collect();
+        let first = rows.first();
+        let titles = head.iter().enumerate().map(|(column, title)| Cell {
+            text: (*title).to_owned(),
+            style: Style::new().bold(),
+            right: first
+                .and_then(|row| row.get(column))
+                .is_some_and(|cell| cell.right),
+        });
+        self.row(&titles.collect::<Vec<_>>(), &widths)?;
+        rows.iter().try_for_each(|row| self.row(row, &widths))
+    }
+
+    fn row(&mut self, cells: &[Cell], widths: &[usize]) -> Result<(), Failure> {
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let Cell { text, style, right } = cell;
+            let room = " ".repeat(width.saturating_sub(text.width()));
+            let (before, after) = if *right { (&*room, "") } else { ("", &*room) };
+            let last = column + 1 == cells.len();
+            let (gap, after) = (
+                if column > 0 { "  " } else { "" },
+                if last { "" } else { after },
+            );
+            write!(self.stdout, "{gap}{before}{style}{text}{style:#}{after}")?;
+        }
+        Ok(writeln!(self.stdout)?)
+    }
+
+    /// Clears a terminal; nothing else.
+    pub(crate) fn clear(&mut self) -> Result<(), Failure> {
+        if io::IsTerminal::is_terminal(&io::stdout()) {
+            write!(self.stdout, "\x1b[2J\x1b[H")?;
+        }
+        Ok(self.stdout.flush()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_cannot_drive_the_terminal() {
+        assert_eq!(on_one_line("a\nb\u{1b}[2Jc"), "a b\u{fffd}[2Jc");
+    }
+}

@@ -1,0 +1,121 @@
+//! The real command, against a database of the test's own.
+
+use std::io::Write as _;
+use std::marker::PhantomData;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+
+/// The command, told where the database is, and of which kind.
+#[derive(Debug)]
+pub(crate) struct Command<DB> {
+    pub(crate) url: String,
+    kind: PhantomData<DB>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    arguments: Vec<String>,
+    output: Output,
+}
+
+impl<DB> Command<DB> {
+    pub(crate) fn at(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            kind: PhantomData,
+        }
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, "")
+    }
+
+    pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
+            .args(arguments)
+            .env("OUTBOX_DATABASE_URL", &self.url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // One that fails does not read everything.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        Ran {
+            arguments: arguments.iter().map(|&one| one.to_owned()).collect(),
+            output: child.wait_with_output().unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    fn ends(&self, code: i32) -> (String, String) {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let (stdout, stderr) = (text(&self.output.stdout), text(&self.output.stderr));
+        let status = self.output.status;
+        assert_eq!(
+            status.code(),
+            Some(code),
+            "{:?}: {stdout}{stderr}",
+            self.arguments
+        );
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        (stdout, stderr)
+    }
+
+    /// What it printed, if all went well and nothing was complained about.
+    pub(crate) fn succeeds(&self) -> String {
+        let (stdout, stderr) = self.ends(0);
+        assert_eq!(stderr, "", "{:?}", self.arguments);
+        stdout
+    }
+
+    /// What it complained about.
+    pub(crate) fn fails(&self, code: i32) -> String {
+        let (_, stderr) = self.ends(code);
+        assert!(stderr.starts_with("outbox: "), "{stderr}");
+        stderr
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.succeeds()).unwrap()
+    }
+
+    pub(crate) fn json_lines(&self) -> Vec<Value> {
+        let lines = self.succeeds();
+        let values = lines.lines().map(serde_json::from_str);
+        values.map(Result::unwrap).collect()
+    }
+}
+
+/// As `outbox migrate print` calls it.
+pub(crate) fn database_type(url: &str) -> &str {
+    url.split_once(':').unwrap().0
+}
+
+/// Makes a `#[tokio::test]` per database of every function named.
+macro_rules! on_every_database {
+    ($($test:ident),* $(,)?) => {
+        on_every_database!(@on postgres, sqlx::Postgres, Postgres, $($test)*);
+        on_every_database!(@on mariadb, sqlx::MySql, MariaDb, $($test)*);
+        on_every_database!(@on mysql, sqlx::MySql, MySql, $($test)*);
+        on_every_database!(@on sqlite, sqlx::Sqlite, Sqlite, $($test)*);
+    };
+    (@on $module:ident, $database:ty, $server:ident, $($test:ident)*) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    testbed::with_database(testbed::Server::$server, async |database| {
+                        let command = super::Command::<$database>::at(database.url());
+                        super::$test(&command).await;
+                    })
+                    .await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_every_database;

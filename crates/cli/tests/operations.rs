@@ -1,0 +1,236 @@
+//! An operator at work, with the real command, on every database.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod command;
+
+use std::time::Duration;
+
+use command::{Command, database_type, on_every_database};
+use outbox::{
+    Backend, MessageResult, Outbox, OutboxHandle, OutboxMessage, OutboxProfile, Partitions,
+};
+use serde_json::{Value, json};
+use sqlx::Pool;
+
+on_every_database!(
+    an_operator_sees_and_decides,
+    json_lines_are_enqueued_in_order_and_errors_name_their_line,
+    tables_come_and_go,
+    what_is_not_there_is_named,
+);
+
+/// A process that rejects what says so.
+async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
+    let pool = Pool::<DB>::connect(url).await.unwrap();
+    let handler = |message: OutboxMessage| async move {
+        match message.payload_type.as_str() {
+            "poison" => MessageResult::Reject("it is poison".to_owned()),
+            _ => MessageResult::Ok,
+        }
+    };
+    Outbox::builder(pool)
+        .profile(OutboxProfile::low_latency())
+        .queue("orders", Partitions::of(4))
+        .leased(handler)
+        .start()
+        .await
+        .unwrap()
+}
+
+/// Asks for the status until it is as wanted.
+async fn until<DB>(
+    command: &Command<DB>,
+    what: &str,
+    wanted: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
+    for _ in 0..200 {
+        let status = command.run(&["status", "--json"]).json();
+        let partitions = status["partitions"].as_array().unwrap().clone();
+        if wanted(&partitions) {
+            return partitions;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{what}: never");
+}
+
+fn sum(partitions: &[Value], field: &str) -> i64 {
+    let values = partitions.iter().map(|partition| partition[field].as_i64());
+    values.map(Option::unwrap).sum()
+}
+
+async fn an_operator_sees_and_decides<DB: Backend>(command: &Command<DB>) {
+    command.run(&["migrate", "up"]).succeeds();
+    let worker = worker::<DB>(&command.url).await;
+    let paused = command.run(&["pause", "orders"]).succeeds();
+    assert_eq!(paused, "orders is paused\n");
+    for (payload, kind) in [
+        ("{\"a\":1}", "fine"),
+        ("\u{1b}[2J", "poison"),
+        ("c", "fine"),
+    ] {
+        let enqueue = [
+            "enqueue",
+            "orders",
+            payload,
+            "--partition",
+            "3",
+            "--type",
+            kind,
+        ];
+        assert_eq!(command.run(&enqueue).succeeds(), "1 message enqueued\n");
+    }
+    let partitions = until(command, "all have numbers", |all| sum(all, "pending") == 3).await;
+    assert_eq!(partitions.len(), 4);
+    assert_eq!(partitions[3]["paused"], true);
+
+    let peeked = command.run(&["peek", "orders", "--json"]).json_lines();
+    let seen: Vec<_> = peeked
+        .iter()
+        .map(|one| (&one["seq"], &one["payload"]))
+        .collect();
+    assert_eq!(
+        json!(seen),
+        json!([[1, "{\"a\":1}"], [2, "\u{1b}[2J"], [3, "c"]])
+    );
+    let shown = command.run(&["peek", "orders", "--from", "2", "--partition", "3"]);
+    let shown = shown.succeeds();
+    assert!(
+        shown.contains("\u{fffd}[2J") && !shown.contains('\u{1b}'),
+        "{shown}"
+    );
+
+    let skip = ["skip", "orders", "--partition", "3", "--reason", "by hand"];
+    assert!(command.run(&skip).fails(2).contains("--yes"));
+    let skipped = command
+        .run(&[&skip[..], &["--yes", "--json"]].concat())
+        .json();
+    assert_eq!(skipped["skipped"], peeked[0]["id"]);
+    command.run(&["resume", "orders"]).succeeds();
+    until(command, "all are settled", |all| sum(all, "pending") == 0).await;
+    worker.stop().await;
+
+    let letters = command
+        .run(&["dead-letters", "list", "--json"])
+        .json_lines();
+    let why = json!([letters[0]["last_error"], letters[1]["last_error"]]);
+    assert_eq!(why, json!(["it is poison", "by hand"]), "newest first");
+    let [poison, skipped] = [0, 1].map(|place| letters[place]["id"].to_string());
+    let shown = command.run(&["dead-letters", "show", &skipped]).succeeds();
+    for part in ["orders, partition 3", "by hand", "pending", "{\"a\":1}"] {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+
+    // A claim is needed to resolve, and kept from others.
+    let claim = ["dead-letters", "replay", "--type", "poison", "--json"];
+    let claimed = command.run(&claim).json_lines();
+    let token = claimed[0]["claim_token"].as_str().unwrap();
+    assert!(command.run(&claim).json_lines().is_empty(), "it is taken");
+    let resolve = |token| ["dead-letters", "resolve", &*poison, "--token", token];
+    command.run(&resolve("another's")).fails(5);
+    assert_eq!(command.run(&resolve(token)).succeeds(), "1 resolved\n");
+
+    let dry = command.run(&["dead-letters", "requeue", "--dry-run", "--json"]);
+    assert_eq!(dry.json_lines().len(), 1, "only the pending one");
+    command.run(&["dead-letters", "requeue"]).fails(2);
+    let requeue = command.run(&["dead-letters", "requeue", &skipped]);
+    assert_eq!(requeue.succeeds(), "1 requeued\n");
+    command.run(&["dead-letters", "requeue", &skipped]).fails(5);
+    let cleanup = command.run(&["dead-letters", "cleanup", "--yes"]);
+    assert_eq!(cleanup.succeeds(), "2 deleted\n");
+    let none = command.run(&["dead-letters", "list"]).succeeds();
+    assert_eq!(none, "no dead letters\n");
+}
+
+async fn json_lines_are_enqueued_in_order_and_errors_name_their_line<DB: Backend>(
+    command: &Command<DB>,
+) {
+    command.run(&["migrate", "up"]).succeeds();
+    let enqueue = [
+        "enqueue",
+        "orders",
+        "--json-lines",
+        "--key",
+        "k",
+        "--create",
+        "4",
+    ];
+    let lines: String = (0..1_203)
+        .map(|number| format!("{{\"payload\":{number}}}\n"))
+        .collect();
+    let enqueued = command.run_with(&enqueue, &lines).succeeds();
+    assert_eq!(enqueued, "1203 messages enqueued\n");
+    let broken = lines.replacen("{\"payload\":777}", "{\"paiload\":777}", 1);
+    let error = command.run_with(&enqueue, &broken).fails(2);
+    assert!(
+        error.contains("line 778: unknown field `paiload`"),
+        "{error}"
+    );
+    assert!(
+        error.contains("500 messages of the lines before it were enqueued"),
+        "{error}"
+    );
+    let refused = "{\"payload\": 1, \"type\": \"ä\"}";
+    let error = command.run_with(&enqueue, refused).fails(2);
+    assert!(error.contains("invalid payload type \"ä\""), "{error}");
+
+    let worker = worker::<DB>(&command.url).await;
+    let all = until(command, "all are settled", |all| {
+        sum(all, "processed_seq") == 1_703
+    })
+    .await;
+    let busy = all.iter().filter(|partition| partition["last_seq"] != 0);
+    assert_eq!(busy.count(), 1, "one key, one partition");
+    worker.stop().await;
+}
+
+async fn tables_come_and_go<DB: Backend>(command: &Command<DB>) {
+    let error = command.run(&["status"]).fails(4);
+    assert!(error.contains("outbox migrate up"), "{error}");
+    command.run(&["migrate", "status"]).fails(4);
+    let up = command.run(&["migrate", "up"]).succeeds();
+    assert_eq!(up, "version 0 → 1\n");
+    assert_eq!(command.run(&["migrate", "up"]).succeeds(), "version 1\n");
+    command.run(&["migrate", "status"]).succeeds();
+    let other = ["--table-prefix", "other_"];
+    command
+        .run(&[&other[..], &["migrate", "status"]].concat())
+        .fails(4);
+    command.run(&["migrate", "down"]).fails(2);
+    let down = command.run(&["migrate", "down", "--yes"]).succeeds();
+    assert_eq!(down, "removed\n");
+    let kind = database_type(&command.url);
+    let sql = command.run(&["migrate", "print", kind]).succeeds();
+    assert!(
+        sql.contains("CREATE TABLE") && sql.contains("outbox_messages"),
+        "{sql}"
+    );
+}
+
+async fn what_is_not_there_is_named<DB: Backend>(command: &Command<DB>) {
+    command.run(&["migrate", "up"]).succeeds();
+    command
+        .run(&["enqueue", "orders", "x", "--create", "4"])
+        .succeeds();
+    for arguments in [
+        &["peek", "Orders"][..],
+        &["status", "Orders"],
+        &["pause", "Orders"],
+        &["enqueue", "Orders", "x"],
+        &["skip", "Orders", "--partition", "0", "--reason", "x"],
+        &["dead-letters", "list", "--queue", "Orders"],
+    ] {
+        let error = command.run(arguments).fails(5);
+        assert!(error.contains("there is no queue \"Orders\""), "{error}");
+        assert!(error.contains("there are: orders"), "{error}");
+    }
+    let error = command
+        .run(&["peek", "orders", "--partition", "4"])
+        .fails(5);
+    assert!(error.contains("the highest is 3"), "{error}");
+    let error = command.run(&["dead-letters", "show", "7"]).fails(5);
+    assert!(error.contains("there is no dead letter 7"), "{error}");
+    command
+        .run(&["skip", "orders", "--partition", "0", "--reason", "x"])
+        .fails(5);
+}
