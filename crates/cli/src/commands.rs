@@ -3,6 +3,7 @@
 pub(crate) mod completions;
 pub(crate) mod dead_letters;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod migrate;
 pub(crate) mod pause;

@@ -63,6 +63,7 @@ enum Command {
     Resume(commands::pause::Args),
     Skip(commands::skip::Args),
     Repair(commands::repair::Args),
+    Doctor(commands::doctor::Args),
     Completions(commands::completions::Args),
     Man(commands::completions::ManArgs),
 }
@@ -93,6 +94,7 @@ async fn main() -> ExitCode {
         Command::Resume(args) => commands::pause::run(args, false, context, output).await,
         Command::Skip(args) => commands::skip::run(args, context, output).await,
         Command::Repair(args) => commands::repair::run(args, context, output).await,
+        Command::Doctor(_) => commands::doctor::run(context, output).await,
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::completions::run_man(args),
     };

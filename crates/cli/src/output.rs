@@ -115,6 +115,8 @@ impl Output {
     }
 
     fn row(&mut self, cells: &[Cell], widths: &[usize]) -> Result<(), Failure> {
+        let filled = cells.iter().rposition(|cell| !cell.text.is_empty());
+        let cells = &cells[..filled.map_or(0, |last| last + 1)];
         for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
             let Cell { text, style, right } = cell;
             let room = " ".repeat(width.saturating_sub(text.width()));

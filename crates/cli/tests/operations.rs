@@ -16,6 +16,7 @@ on_every_database!(
     an_operator_sees_and_decides,
     json_lines_are_enqueued_in_order_and_errors_name_their_line,
     tables_come_and_go,
+    the_doctor_names_what_is_wrong,
     what_is_not_there_is_named,
 );
 
@@ -25,6 +26,7 @@ async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
     let handler = |message: OutboxMessage| async move {
         match message.payload_type.as_str() {
             "poison" => MessageResult::Reject("it is poison".to_owned()),
+            "stubborn" => MessageResult::Retry,
             _ => MessageResult::Ok,
         }
     };
@@ -181,6 +183,38 @@ async fn json_lines_are_enqueued_in_order_and_errors_name_their_line<DB: Backend
     .await;
     let busy = all.iter().filter(|partition| partition["last_seq"] != 0);
     assert_eq!(busy.count(), 1, "one key, one partition");
+    worker.stop().await;
+}
+
+async fn the_doctor_names_what_is_wrong<DB: Backend>(command: &Command<DB>) {
+    command.run(&["migrate", "up"]).succeeds();
+    let well = command.run(&["doctor", "--json"]).json();
+    assert_eq!(well["healthy"], true, "{well}");
+    let worker = worker::<DB>(&command.url).await;
+    let enqueue = ["enqueue", "orders", "x", "--key", "k", "--type"];
+    command
+        .run(&[&enqueue[..], &["poison"]].concat())
+        .succeeds();
+    until(command, "it is buried", |all| sum(all, "dead_letters") == 1).await;
+    let noted = command.run(&["doctor"]).succeeds();
+    assert!(
+        noted.contains("note     dead letters: 1 wait for a decision"),
+        "{noted}"
+    );
+    assert!(noted.contains("ok       processes: 1 alive"), "{noted}");
+    command
+        .run(&[&enqueue[..], &["stubborn"]].concat())
+        .succeeds();
+    until(command, "it fails", |all| sum(all, "attempts") > 0).await;
+    let ill = command.run(&["doctor"]);
+    assert!(ill.fails(1).contains("there is a problem"));
+    let told = ill.printed();
+    assert!(
+        told.starts_with("PROBLEM  failing: partition "),
+        "the worst first: {told}"
+    );
+    assert!(told.contains("of orders has failed"), "{told}");
+    assert!(told.contains("outbox skip"), "what to do: {told}");
     worker.stop().await;
 }
 

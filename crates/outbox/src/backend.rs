@@ -26,6 +26,7 @@ use sqlx::{Pool, SqlSafeStr};
 
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
+use crate::health::{ProcessStats, Vitals};
 use crate::message::{EnqueueMessage, OutboxMessageId};
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -594,6 +595,14 @@ pub trait Backend: DeadLetterVerbs {
     /// The queues there are, and the number of partitions of each.
     #[doc(hidden)]
     fn queues(store: &Store<Self>) -> impl Future<Output = Answer<Vec<(String, i32)>>> + Send;
+
+    /// The processes that were not forgotten yet.
+    #[doc(hidden)]
+    fn roster(store: &Store<Self>) -> impl Future<Output = Answer<Vec<ProcessStats>>> + Send;
+
+    /// What the database measures of itself.
+    #[doc(hidden)]
+    fn vitals(store: &Store<Self>) -> impl Future<Output = Answer<Vitals>> + Send;
 
     /// Pauses or resumes a partition, or its whole queue.
     #[doc(hidden)]

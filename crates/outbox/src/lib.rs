@@ -66,6 +66,7 @@ mod engine;
 mod error;
 mod handle;
 mod handler;
+mod health;
 mod message;
 #[cfg(mutants)]
 pub mod mutants;
@@ -98,6 +99,7 @@ pub use handler::{
     HandlerResult, LeasedHandler, LeasedMessageHandler, MessageResult, TransactionalHandler,
     TransactionalMessageHandler,
 };
+pub use health::{Finding, ProcessStats, Severity};
 pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
 pub use outbox::Outbox;
 pub use partition_mode::{PartitionMode, PartitionModeState};

@@ -79,6 +79,11 @@ impl Ran {
         stderr
     }
 
+    /// What it printed, however it ended.
+    pub(crate) fn printed(&self) -> String {
+        String::from_utf8(self.output.stdout.clone()).unwrap()
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.succeeds()).unwrap()
     }

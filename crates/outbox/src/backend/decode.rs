@@ -151,6 +151,21 @@ macro_rules! process {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
+/// Reads [`ProcessStats`](crate::health::ProcessStats) from a row of any database.
+macro_rules! process_stats {
+    ($row:expr) => {{
+        let row = $row;
+        let queues: String = row.try_get("queues")?;
+        Ok(crate::health::ProcessStats::new(
+            crate::backend::Incarnation(row.try_get("incarnation")?),
+            crate::backend::decode::queue_list(&queues),
+            row.try_get("started_at")?,
+            row.try_get("seen_at")?,
+        ))
+    }};
+}
+pub(crate) use process_stats;
+
 /// Makes the functions that read which partitions of a queue are registered, for any database.
 macro_rules! registered {
     ($database:ty, $connection:ty, $row:ty, $count:ty) => {

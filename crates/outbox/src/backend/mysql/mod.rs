@@ -10,6 +10,7 @@
 mod advance;
 mod dead_letters;
 mod enqueue;
+mod health;
 mod sequence;
 mod text;
 
@@ -22,7 +23,9 @@ use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
-use super::decode::{partition_stats, queue_list, registered, survey, unsettled_message};
+use super::decode::{
+    partition_stats, process_stats, queue_list, registered, survey, unsettled_message,
+};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
@@ -31,6 +34,7 @@ use super::{
     sealed,
 };
 use crate::error::OutboxError;
+use crate::health::{ProcessStats, Vitals};
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -85,6 +89,7 @@ statements!(
     mark,
     mark_requeued,
     messages,
+    oldest_transaction,
     partition_ids,
     pause_partition,
     pause_queue,
@@ -99,6 +104,7 @@ statements!(
     release,
     remove,
     renew,
+    roster,
     schema_version,
     sequence,
     settle,
@@ -109,6 +115,7 @@ statements!(
     unlist,
     unmark,
     unsettled,
+    vitals,
     write_run,
 );
 
@@ -469,6 +476,20 @@ impl Backend for MySql {
             .await?;
         own.give_back();
         Ok(queues)
+    }
+
+    async fn roster(store: &Store<Self>) -> Answer<Vec<ProcessStats>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let roster = query!(store.sql.roster)
+            .try_map(|row: MySqlRow| process_stats!(row))
+            .fetch_all(&mut *own)
+            .await?;
+        own.give_back();
+        Ok(roster)
+    }
+
+    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
+        health::vitals(store).await
     }
 
     async fn pause(

@@ -3,6 +3,7 @@
 
 mod advance;
 mod dead_letters;
+mod health;
 mod signals;
 
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
 
 use super::decode::{
-    partition_stats, process, registered, stored_message, survey, unsettled_message,
+    partition_stats, process, process_stats, registered, stored_message, survey, unsettled_message,
 };
 use super::prefix::{query, statements};
 use super::{
@@ -24,6 +25,7 @@ use super::{
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
+use crate::health::{ProcessStats, Vitals};
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -81,12 +83,14 @@ statements!(
     repair_runs,
     replay_dead_letters,
     resume_partition,
+    roster,
     sequence,
     stats,
     survey,
     sweep,
     take_dead_letter,
     unsettled,
+    vitals,
 );
 
 /// What the verbs of a process remember.
@@ -512,6 +516,20 @@ impl Backend for Postgres {
             .await?;
         session.end().await?;
         Ok(queues)
+    }
+
+    async fn roster(store: &Store<Self>) -> Answer<Vec<ProcessStats>> {
+        let mut session = Session::open(store).await?;
+        let roster = query!(store.sql.roster)
+            .try_map(|row: PgRow| process_stats!(row))
+            .fetch_all(session.connection())
+            .await?;
+        session.end().await?;
+        Ok(roster)
+    }
+
+    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
+        health::vitals(store).await
     }
 
     async fn pause(

@@ -31,6 +31,23 @@ pub(super) async fn signal(store: &Store<Postgres>) -> Answer<()> {
 }
 
 pub(super) async fn listen(store: &Store<Postgres>) -> Answer<Ear> {
+    let Some(mut listener) = own_session(store).await? else {
+        tracing::warn!(
+            "a pooler stands before the database: signals of other processes are not heard, and their \
+             messages found a little later"
+        );
+        return Ok(Ear(None));
+    };
+    listener.listen(&channel(&store.prefix)).await?;
+    Ok(Ear(Some(listener)))
+}
+
+/// Whether whoever connects gets a session of its own.
+pub(super) async fn has_own_session(store: &Store<Postgres>) -> Answer<bool> {
+    Ok(own_session(store).await?.is_some())
+}
+
+async fn own_session(store: &Store<Postgres>) -> Answer<Option<PgListener>> {
     // Not from the user's pool: a listener keeps its connection for ever.
     let options = PgConnectOptions::clone(&store.pool.connect_options());
     let own = PgPoolOptions::new()
@@ -41,7 +58,7 @@ pub(super) async fn listen(store: &Store<Postgres>) -> Answer<Ear> {
         Err(sqlx::Error::Database(error))
             if error.code().is_some_and(|code| REFUSED.contains(&&*code)) =>
         {
-            return Ok(Ear::deaf());
+            return Ok(None);
         }
         Err(error) => return Err(error.into()),
     };
@@ -50,22 +67,10 @@ pub(super) async fn listen(store: &Store<Postgres>) -> Answer<Ear> {
         .bind(name)
         .fetch_one(&mut listener)
         .await?;
-    if found.as_deref() != Some(value) {
-        return Ok(Ear::deaf());
-    }
-    listener.listen(&channel(&store.prefix)).await?;
-    Ok(Ear(Some(listener)))
+    Ok(Some(listener).filter(|_| found.as_deref() == Some(value)))
 }
 
 impl Ear {
-    fn deaf() -> Self {
-        tracing::warn!(
-            "a pooler stands before the database: signals of other processes are not heard, and their \
-             messages found a little later"
-        );
-        Self(None)
-    }
-
     pub(super) async fn hear(&mut self) -> Answer<()> {
         let Some(listener) = &mut self.0 else {
             return std::future::pending().await;

@@ -3,6 +3,7 @@
 //! at once however long the busy timeout is.
 
 mod dead_letters;
+mod health;
 mod relaxed;
 mod together;
 
@@ -14,7 +15,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 
 use super::decode::{
-    partition_stats, process, registered, stored_message, survey, unsettled_message,
+    partition_stats, process, process_stats, registered, stored_message, survey, unsettled_message,
 };
 use super::prefix::{query, statements};
 use super::{
@@ -24,6 +25,7 @@ use super::{
     sealed,
 };
 use crate::error::OutboxError;
+use crate::health::{ProcessStats, Vitals};
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -68,6 +70,7 @@ statements!(
     release,
     renew,
     replay_dead_letters,
+    roster,
     sequence,
     settle,
     stats,
@@ -75,6 +78,7 @@ statements!(
     sweep,
     take_dead_letter,
     unsettled,
+    vitals,
 );
 
 impl sealed::Sealed for Sqlite {}
@@ -421,6 +425,20 @@ impl Backend for Sqlite {
             .await?;
         own.give_back();
         Ok(queues)
+    }
+
+    async fn roster(store: &Store<Self>) -> Answer<Vec<ProcessStats>> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let roster = query!(store.sql.roster)
+            .try_map(|row: SqliteRow| process_stats!(row))
+            .fetch_all(&mut *own)
+            .await?;
+        own.give_back();
+        Ok(roster)
+    }
+
+    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
+        health::vitals(store).await
     }
 
     async fn pause(

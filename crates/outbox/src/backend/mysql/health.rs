@@ -1,0 +1,66 @@
+//! What MySQL and MariaDB know of themselves.
+
+use std::time::Duration;
+
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{MySql, Row as _};
+
+use super::Statements;
+use crate::backend::prefix::query;
+use crate::backend::{Answer, OwnConnection, Store};
+use crate::health::{Finding, Vitals};
+
+/// What an account without the privilege PROCESS is told.
+const DENIED: u16 = 1227;
+
+pub(super) async fn vitals(store: &Store<MySql>) -> Answer<Vitals> {
+    let mut own = OwnConnection::acquire(&store.workers).await?;
+    let row = query!(store.sql.vitals).fetch_one(&mut *own).await?;
+    let used = sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+        .fetch_optional(&mut *own)
+        .await?;
+    let used: Option<String> = match used {
+        Some(row) => row.try_get(1)?,
+        None => None,
+    };
+    let used: Option<i64> = used.and_then(|used| used.parse().ok());
+    let mut findings = Vec::new();
+    let oldest_transaction = match oldest(&store.sql, &mut own).await {
+        Ok(oldest) => oldest,
+        Err(sqlx::Error::Database(error))
+            if error
+                .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+                .is_some_and(|error| error.number() == DENIED) =>
+        {
+            findings.push(Finding::notice(
+                "transactions",
+                "this account may not see the transactions of others",
+                "GRANT PROCESS ON *.* to see them here.",
+            ));
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    own.give_back();
+    let most: i64 = row.try_get("max_connections")?;
+    Ok(Vitals {
+        now_millis: row.try_get("now_millis")?,
+        oldest_transaction,
+        connections: used.map(|used| (used, most)),
+        findings,
+    })
+}
+
+async fn oldest(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+) -> Result<Option<(i64, Duration)>, sqlx::Error> {
+    query!(sql.oldest_transaction)
+        .try_map(|row: MySqlRow| {
+            let seconds: i64 = row.try_get(1)?;
+            let seconds = u64::try_from(seconds).unwrap_or(0);
+            Ok((row.try_get(0)?, Duration::from_secs(seconds)))
+        })
+        .fetch_optional(connection)
+        .await
+}

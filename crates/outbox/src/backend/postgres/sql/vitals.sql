@@ -1,0 +1,29 @@
+-- One row. What an account may not see of others is null or not counted.
+SELECT {now} AS now_millis,
+       oldest.pid AS oldest_pid, oldest.seconds AS oldest_seconds,
+       (SELECT COUNT(*) FROM pg_prepared_xacts
+        WHERE database = CURRENT_DATABASE() AND prepared < NOW() - INTERVAL '5 minutes') AS prepared,
+       (SELECT MAX(AGE(xmin)) FROM pg_replication_slots)::bigint AS slot_age,
+       (SELECT COUNT(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+       CURRENT_SETTING('max_connections')::bigint AS max_connections,
+       PG_NOTIFICATION_QUEUE_USAGE() AS notifications,
+       CURRENT_SETTING('autovacuum') = 'on' AS autovacuum,
+       tables.dead AS dead_rows, tables.live AS live_rows,
+       (SELECT STRING_AGG(needed.privilege || ' on ' || needed.relation, ', ')
+        FROM (VALUES ('{prefix}messages', 'SELECT'), ('{prefix}messages', 'INSERT'),
+                     ('{prefix}messages', 'DELETE'), ('{prefix}runs', 'INSERT'),
+                     ('{prefix}runs', 'DELETE'), ('{prefix}partitions', 'UPDATE'),
+                     ('{prefix}processors', 'UPDATE'), ('{prefix}vacuum', 'UPDATE'),
+                     ('{prefix}dead_letters', 'INSERT'), ('{prefix}dead_letters', 'UPDATE'),
+                     ('{prefix}dead_letters', 'DELETE'), ('{prefix}processes', 'INSERT'),
+                     ('{prefix}processes', 'UPDATE'), ('{prefix}processes', 'DELETE')
+             ) AS needed (relation, privilege)
+        WHERE NOT HAS_TABLE_PRIVILEGE(needed.relation, needed.privilege)) AS missing_privileges
+FROM (SELECT SUM(n_dead_tup)::bigint AS dead, SUM(n_live_tup)::bigint AS live
+      FROM pg_stat_user_tables
+      WHERE relid IN ('{prefix}messages'::regclass, '{prefix}runs'::regclass)) AS tables
+LEFT JOIN (SELECT pid, EXTRACT(EPOCH FROM CLOCK_TIMESTAMP() - xact_start)::bigint AS seconds
+           FROM pg_stat_activity
+           WHERE datname = CURRENT_DATABASE() AND pid <> PG_BACKEND_PID() AND xact_start IS NOT NULL
+             AND backend_type = 'client backend'
+           ORDER BY xact_start LIMIT 1) AS oldest ON TRUE
