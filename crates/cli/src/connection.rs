@@ -65,6 +65,19 @@ macro_rules! on {
 pub(crate) use on;
 
 impl Target {
+    /// An outbox with the usual prefix.
+    pub(crate) fn at(url: &str) -> Self {
+        Self {
+            database_url: Some(url.to_owned()),
+            table_prefix: TablePrefix::default().to_string(),
+        }
+    }
+
+    /// Where the database is, if somebody said so.
+    pub(crate) fn given_url(&self) -> Option<&str> {
+        self.database_url.as_deref()
+    }
+
     pub(crate) fn prefix(&self) -> Result<TablePrefix, Failure> {
         Ok(self.table_prefix.parse()?)
     }

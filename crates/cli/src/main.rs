@@ -52,6 +52,9 @@ struct Context {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(commands::demo::Args),
+    /// A process of the demo
+    #[command(hide = true)]
+    DemoWorker,
     Migrate(commands::migrate::Args),
     Status(commands::status::Args),
     Enqueue(commands::enqueue::Args),
@@ -84,7 +87,8 @@ async fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let done = match &command {
-        Command::Demo(args) => return demo(args).await,
+        Command::Demo(args) => commands::demo::run(args, context, output).await,
+        Command::DemoWorker => commands::demo::worker::run(context).await,
         Command::Migrate(args) => commands::migrate::run(args, context, output).await,
         Command::Status(args) => commands::status::run(args, context, output).await,
         Command::Enqueue(args) => commands::enqueue::run(args, context, output).await,
@@ -102,11 +106,4 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
-}
-
-async fn demo(args: &commands::demo::Args) -> ExitCode {
-    commands::demo::run(args).await.unwrap_or_else(|error| {
-        eprintln!("outbox: {error}");
-        ExitCode::FAILURE
-    })
 }

@@ -16,6 +16,7 @@ on_every_database!(
     an_operator_sees_and_decides,
     json_lines_are_enqueued_in_order_and_errors_name_their_line,
     tables_come_and_go,
+    the_demo_keeps_its_books_and_leaves_nothing_behind,
     the_doctor_names_what_is_wrong,
     what_is_not_there_is_named,
 );
@@ -216,6 +217,24 @@ async fn the_doctor_names_what_is_wrong<DB: Backend>(command: &Command<DB>) {
     assert!(told.contains("of orders has failed"), "{told}");
     assert!(told.contains("outbox skip"), "what to do: {told}");
     worker.stop().await;
+}
+
+async fn the_demo_keeps_its_books_and_leaves_nothing_behind<DB: Backend>(command: &Command<DB>) {
+    let books = command.run(&["demo", "--seconds", "3", "--json"]).json();
+    assert_eq!(books["agree"], true, "{books}");
+    let count = |what: &str| books["counts"][what].as_i64().unwrap();
+    assert!(count("orders committed") > 0, "{books}");
+    assert_eq!(count("lost") + count("delivered twice"), 0, "{books}");
+    let prefix = ["--table-prefix", "outbox_demo_"];
+    command
+        .run(&[&["migrate", "status"], &prefix[..]].concat())
+        .fails(4);
+    // A demo that was cut short is not taken over by the next.
+    command
+        .run(&[&["migrate", "up"], &prefix[..]].concat())
+        .succeeds();
+    let refused = command.run(&["demo"]).fails(1);
+    assert!(refused.contains("outbox migrate down"), "{refused}");
 }
 
 async fn tables_come_and_go<DB: Backend>(command: &Command<DB>) {

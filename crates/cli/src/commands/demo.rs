@@ -1,230 +1,236 @@
-//! `outbox demo`: a little shop on embedded SQLite. Orders are placed in transactions, some of which
-//! are rolled back; a flaky handler delivers them; one order is poison. At the end the books are
-//! compared: what was committed was delivered, in order, and nothing else.
+//! `outbox demo`: a little shop. Orders are placed in transactions, some of which are rolled back; two
+//! processes deliver them, one of which is killed; one order is poison. At the end the books are
+//! compared: what was committed was delivered once, in order, and nothing else.
 
-use std::collections::HashMap;
-use std::error::Error;
+mod shop;
+mod verdict;
+mod view;
+pub(crate) mod worker;
+
 use std::path::Path;
-use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use outbox::{
-    DeadLetterFilter, EnqueueMessage, MessageResult, Outbox, OutboxError, OutboxHandle,
-    OutboxMessage, OutboxProfile, Partitions,
-};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{Sqlite, SqlitePool};
+use futures_util::future::join_all;
+use outbox::{EnqueueMessage, Outbox, OutboxError, OutboxHandle, Partitions, Schema};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::time::Instant;
 
-/// Show what the outbox does, on embedded SQLite, without any set-up
+use crate::Context;
+use crate::connection::{Target, on};
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use shop::Shop;
+use verdict::Books;
+use view::View;
+use worker::Worker;
+
+/// Watch a little shop use the outbox, lose a process, and keep its books
 ///
-/// A little shop places orders in transactions, some of them rolled back; a handler that fails now
-/// and then delivers them; one order is poison. Then the books are compared. Exit code 1 if they do
-/// not agree.
+/// Orders are placed in transactions, every fifth of which is rolled back. Two processes deliver them,
+/// and write down what they deliver; one of them is killed, and replaced. One order is poison. Then the
+/// books are compared. It runs on SQLite in a temporary folder, without any set-up, or on the database
+/// that --database-url names, in tables of its own that are removed in the end.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox demo
+  outbox demo --database-url postgres://localhost/shop
+  outbox demo --seconds 60
+
+Exit code 1 if the books do not agree.")]
 pub(crate) struct Args {
-    /// How many orders to place
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    orders: u32,
+    /// How long orders are placed
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
 }
 
-const CUSTOMERS: u32 = 20;
+/// The tables of the demo, and nobody else's, begin with this.
+const PREFIX: &str = "outbox_demo_";
+const QUEUE: &str = "orders";
+const PARTITIONS: Partitions = Partitions::of(4);
+/// How many sell at the same time, and to how many customers each.
+const CLERKS: u32 = 4;
+const CUSTOMERS: u32 = 5;
+/// What a clerk rests between two orders.
+const REST: Duration = Duration::from_millis(8);
+/// This order is poison. It is not rolled back: five does not divide it.
+const POISON: u32 = 42;
 /// How long the demo waits for the last order.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the handler delivered, in the order it did.
-type Deliveries = Arc<Mutex<Vec<(String, u32)>>>;
-
-pub(crate) async fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
-    let folder = tempfile::tempdir()?;
-    let pool = open(folder.path()).await?;
-    sqlx::query("CREATE TABLE orders (number INTEGER, customer TEXT)")
-        .execute(&pool)
-        .await?;
-    let deliveries = Deliveries::default();
-    let handle = start(&pool, &deliveries).await?;
-
-    println!(
-        "placing {} orders; every fifth transaction is rolled back …",
-        args.orders
-    );
-    let started = Instant::now();
-    for number in 1..=args.orders {
-        // The error is the roll-back itself: that is what the customer wanted.
-        let _ = place(handle.outbox(), number, args.orders).await;
-    }
-    let committed = sqlx::query_as("SELECT customer, number FROM orders ORDER BY number");
-    let committed: Vec<(String, u32)> = committed.fetch_all(&pool).await?;
-    let dead_letters = settle(handle.outbox(), &deliveries, committed.len()).await?;
-    let took = started.elapsed();
-    handle.stop().await;
-
-    let deliveries = deliveries
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
-    Ok(verdict(
-        args.orders,
-        &committed,
-        &deliveries,
-        dead_letters,
-        took,
-    ))
-}
-
-async fn open(folder: &Path) -> Result<SqlitePool, sqlx::Error> {
-    let options = SqliteConnectOptions::new()
-        .filename(folder.join("shop.db"))
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .busy_timeout(Duration::from_secs(10));
-    SqlitePoolOptions::new()
-        .max_connections(8)
-        .connect_with(options)
-        .await
-}
-
-async fn start(
-    pool: &SqlitePool,
-    deliveries: &Deliveries,
-) -> Result<OutboxHandle<Sqlite>, OutboxError> {
-    let deliveries = Arc::clone(deliveries);
-    Outbox::builder(pool.clone())
-        .auto_migrate()
-        .profile(OutboxProfile::low_latency())
-        .queue("orders", Partitions::of(4))
-        .leased(move |message: OutboxMessage| {
-            let result = deliver(&message, &deliveries);
-            async move { result }
-        })
-        .start()
-        .await
-}
-
-/// Fails at every fiftieth order at first, and for ever at the poison.
-fn deliver(message: &OutboxMessage, deliveries: &Deliveries) -> MessageResult {
-    if message.payload_type == "poison" {
-        return MessageResult::Reject("the address does not exist".into());
-    }
-    let number = String::from_utf8_lossy(&message.payload)
-        .parse()
-        .unwrap_or(0);
-    if number % 50 == 0 && message.attempts == 0 {
-        return MessageResult::Retry;
-    }
-    let customer = message.key.clone().unwrap_or_default();
-    deliveries
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push((customer, number));
-    MessageResult::Ok
-}
-
-/// The order and its message, in one transaction.
-async fn place(outbox: &Outbox<Sqlite>, number: u32, last: u32) -> Result<(), OutboxError> {
-    outbox
-        .transaction(async |transaction| {
-            let customer = format!("customer-{}", number % CUSTOMERS);
-            sqlx::query("INSERT INTO orders VALUES (?, ?)")
-                .bind(number)
-                .bind(&customer)
-                .execute(&mut *transaction)
-                .await?;
-            let kind = if number == last.div_ceil(2) {
-                "poison"
-            } else {
-                "order.placed"
-            };
-            let message = EnqueueMessage::keyed(customer, number.to_string(), kind);
-            outbox.enqueue(transaction, "orders", message).await?;
-            if number.is_multiple_of(5) && kind != "poison" {
-                return Err(sqlx::Error::RowNotFound.into());
-            }
-            Ok(())
-        })
-        .await
-}
-
-/// Waits until every committed order was delivered or is a dead letter.
-async fn settle(
-    outbox: &Outbox<Sqlite>,
-    deliveries: &Deliveries,
-    committed: usize,
-) -> Result<u64, OutboxError> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut look = tokio::time::interval(Duration::from_millis(20));
-    loop {
-        look.tick().await;
-        let dead_letters = outbox.dead_letter_count(&DeadLetterFilter::new()).await?;
-        let delivered = deliveries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len();
-        if delivered as u64 + dead_letters >= committed as u64 || Instant::now() >= deadline {
-            return Ok(dead_letters);
-        }
-    }
-}
-
-/// Prints what was promised beside what happened.
-fn verdict(
-    placed: u32,
-    committed: &[(String, u32)],
-    delivered: &[(String, u32)],
-    dead_letters: u64,
-    took: Duration,
-) -> ExitCode {
-    let by_customer = |orders: &[(String, u32)]| {
-        let mut customers: HashMap<String, Vec<u32>> = HashMap::new();
-        for (customer, number) in orders {
-            customers.entry(customer.clone()).or_default().push(*number);
-        }
-        customers
+pub(crate) async fn run(
+    args: &Args,
+    context: &Context,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir()?;
+    let url = match context.target.given_url() {
+        Some(url) => url.to_owned(),
+        None => embedded(folder.path()).await?,
     };
-    let poison = placed.div_ceil(2);
-    let expected: Vec<_> = committed
-        .iter()
-        .filter(|(_, number)| *number != poison)
-        .cloned()
-        .collect();
-    let rolled_back = placed as usize - committed.len();
-    let invented = delivered
-        .iter()
-        .filter(|order| !expected.contains(order))
-        .count();
-    let rows = [
-        ("committed", committed.len() as u64, true),
-        (
-            "delivered",
-            delivered.len() as u64,
-            delivered.len() == expected.len(),
-        ),
-        ("dead letters (the poison)", dead_letters, dead_letters == 1),
-        ("rolled back", rolled_back as u64, true),
-        (
-            "delivered although rolled back",
-            invented as u64,
-            invented == 0,
-        ),
-    ];
-    println!();
-    for (what, count, agrees) in rows {
-        let remark = if agrees { "" } else { "  WRONG" };
-        println!("  {what:<34}{count:>6}{remark}");
+    let pool = Target::at(&url).pool().await?;
+    on!(pool, pool => perform(args, pool, &url, output).await)
+}
+
+/// SQLite, as an application would set it up: readers and writers side by side.
+async fn embedded(folder: &Path) -> Result<String, Failure> {
+    let file = folder.join("shop.db");
+    let options = SqliteConnectOptions::new()
+        .filename(&file)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal);
+    options.connect().await?.close().await?;
+    Ok(format!("sqlite://{}", file.display()))
+}
+
+/// From the first table to the last.
+async fn perform<DB: Shop>(
+    args: &Args,
+    pool: sqlx::Pool<DB>,
+    url: &str,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let schema = Schema::new(pool.clone(), &PREFIX.parse()?);
+    if schema.version().await? > 0 {
+        return Err(Failure::new(
+            Code::No,
+            format!("there are tables that begin with {PREFIX} already"),
+        )
+        .way_out(
+            "another demo runs, or was cut short; remove them with: outbox migrate down \
+                      --table-prefix outbox_demo_",
+        ));
     }
-    let in_order = by_customer(&expected) == by_customer(delivered);
-    println!(
-        "  {:<34}{:>6}",
-        "order kept for every customer",
-        if in_order { "yes" } else { "NO" }
-    );
-    println!("\n{placed} orders in {:.1} s", took.as_secs_f64());
-    if in_order && rows.iter().all(|(.., agrees)| *agrees) {
-        println!("nothing lost, nothing invented, nothing out of order");
-        ExitCode::SUCCESS
-    } else {
-        println!("the books do not agree");
-        ExitCode::FAILURE
+    let mut connection = pool.acquire().await?;
+    // What a demo that was cut short has left.
+    DB::close(&mut connection).await?;
+    DB::open(&mut connection).await?;
+    drop(connection);
+    let done = play(args, pool.clone(), url, output).await;
+    DB::close(&mut *pool.acquire().await?).await?;
+    schema.down().await?;
+    done
+}
+
+async fn play<DB: Shop>(
+    args: &Args,
+    pool: sqlx::Pool<DB>,
+    url: &str,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let handle: OutboxHandle<DB> = Outbox::builder(pool.clone())
+        .table_prefix(PREFIX)
+        .auto_migrate()
+        .without_workers()
+        .queue(QUEUE, PARTITIONS)
+        .produce_only()
+        .start()
+        .await?;
+    let outbox = handle.outbox().clone();
+    let view = View::new(&outbox, output.is_json());
+    view.say("two processes deliver what is ordered; every fifth order is rolled back");
+    let mut workers = [Worker::start(url)?, Worker::start(url)?];
+
+    let started = Instant::now();
+    let until = started + Duration::from_secs(args.seconds);
+    let placed = Arc::new(AtomicU32::new(0));
+    let clerks = (0..CLERKS).map(|clerk| sell(&outbox, clerk, until, Arc::clone(&placed)));
+    let trouble = async {
+        tokio::time::sleep_until(started + Duration::from_secs(args.seconds) / 3).await;
+        view.say("one of the two processes is killed, in the middle of whatever it does …");
+        workers[0].kill().await?;
+        tokio::time::sleep_until(started + Duration::from_secs(args.seconds) * 2 / 3).await;
+        view.say("… and another one takes its place");
+        workers[0] = Worker::start(url)?;
+        Ok::<_, Failure>(())
+    };
+    let (sold, trouble, settled) = tokio::join!(join_all(clerks), trouble, async {
+        view.watch(&placed, until).await;
+        view.settle(until + PATIENCE).await
+    });
+    sold.into_iter().collect::<Result<Vec<()>, _>>()?;
+    trouble?;
+    settled?;
+    view.end();
+    let took = started.elapsed();
+    for worker in &mut workers {
+        worker.stop().await?;
+    }
+    let placed = placed.load(Ordering::Relaxed);
+    let books = Books::read(&pool, &outbox, placed).await?;
+    handle.stop().await;
+    books.report(took, output)
+}
+
+/// Sells to its customers, one order after the other.
+async fn sell<DB: Shop>(
+    outbox: &Outbox<DB>,
+    clerk: u32,
+    until: Instant,
+    placed: Arc<AtomicU32>,
+) -> Result<(), Failure> {
+    let mut customers = (0..CUSTOMERS).cycle();
+    while Instant::now() < until
+        && let Some(customer) = customers.next()
+    {
+        let number = placed.fetch_add(1, Ordering::Relaxed) + 1;
+        let order = Order {
+            number,
+            customer: clerk * CUSTOMERS + customer,
+        };
+        match order.place(outbox).await {
+            Ok(()) | Err(Unplaced::CustomerLeft) => tokio::time::sleep(REST).await,
+            Err(Unplaced::Failed(error)) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What a customer orders.
+#[derive(Debug, Clone, Copy)]
+struct Order {
+    number: u32,
+    customer: u32,
+}
+
+/// Why an order was not placed.
+#[derive(Debug)]
+enum Unplaced {
+    /// The roll-back is what the customer wanted.
+    CustomerLeft,
+    Failed(OutboxError),
+}
+
+impl From<OutboxError> for Unplaced {
+    fn from(error: OutboxError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Order {
+    /// The order and its message, in one transaction.
+    async fn place<DB: Shop>(self, outbox: &Outbox<DB>) -> Result<(), Unplaced> {
+        let Self { number, customer } = self;
+        outbox
+            .transaction(async |connection: &mut DB::Connection| {
+                DB::order(connection, self)
+                    .await
+                    .map_err(OutboxError::from)?;
+                let kind = if number == POISON {
+                    "poison"
+                } else {
+                    "order.placed"
+                };
+                let key = format!("customer-{customer}");
+                let message = EnqueueMessage::keyed(key, number.to_string(), kind);
+                outbox.enqueue(connection, QUEUE, message).await?;
+                if number.is_multiple_of(5) {
+                    return Err(Unplaced::CustomerLeft);
+                }
+                Ok(())
+            })
+            .await
     }
 }
