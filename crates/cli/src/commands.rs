@@ -11,6 +11,7 @@ pub(crate) mod peek;
 pub(crate) mod repair;
 pub(crate) mod skip;
 pub(crate) mod status;
+pub(crate) mod top;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::OutboxError;

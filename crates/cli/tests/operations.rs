@@ -281,6 +281,8 @@ async fn what_is_not_there_is_named<DB: Backend>(command: &Command<DB>) {
         .run(&["peek", "orders", "--partition", "4"])
         .fails(5);
     assert!(error.contains("the highest is 3"), "{error}");
+    let error = command.run(&["top"]).fails(2);
+    assert!(error.contains("top needs a terminal"), "{error}");
     let error = command.run(&["dead-letters", "show", "7"]).fails(5);
     assert!(error.contains("there is no dead letter 7"), "{error}");
     command
