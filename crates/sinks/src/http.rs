@@ -1,0 +1,318 @@
+//! Webhooks: a POST per message, in order, as a CloudEvent. What a status means is in `verdict`.
+
+mod cloud_event;
+mod signature;
+
+use std::time::{Duration, SystemTime};
+
+use outbox::OutboxMessage;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode, Url};
+
+use crate::error::SinkError;
+use crate::template::Template;
+use crate::{Published, Refusal, Sink};
+pub use cloud_event::CloudEventMode;
+use signature::Secret;
+
+/// How long an answer may take unless configured otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// What an endpoint answers is kept for the operator, up to here.
+const EXCERPT: usize = 500;
+/// Headers of a message that would change what the request is are not passed on.
+const RESERVED: [&str; 12] = [
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "idempotency-key",
+    "te",
+    "transfer-encoding",
+    "trailer",
+    "upgrade",
+];
+
+/// Posts each message to an endpoint, and waits for the answer before the next one.
+///
+/// | answer | what becomes of the message |
+/// |---|---|
+/// | 2xx | delivered |
+/// | 400, 405, 406, 409, 410, 411, 413, 414, 415, 422 | dead letter: this message will never be taken |
+/// | 429, 503 with `Retry-After` | again, not before that time |
+/// | anything else, or none: 401, 404, 5xx, redirects, no connection | again, after a backoff |
+///
+/// So an endpoint that has moved, or lost its password, stops the partition and buries nothing.
+#[derive(Debug, Clone)]
+pub struct HttpSink {
+    client: Client,
+    url: Template,
+    mode: CloudEventMode,
+    source: Template,
+    content_type: String,
+    headers: HeaderMap,
+    secret: Option<Secret>,
+}
+
+/// Configures an [`HttpSink`].
+#[derive(Debug, Clone)]
+#[must_use = "call `build`"]
+pub struct HttpSinkBuilder {
+    url: String,
+    mode: CloudEventMode,
+    source: String,
+    content_type: String,
+    headers: Vec<(String, String)>,
+    secret: Option<String>,
+    timeout: Duration,
+}
+
+impl HttpSink {
+    /// Begins the configuration of a sink that posts to this URL, which may be a [`Template`].
+    pub fn to(url: impl Into<String>) -> HttpSinkBuilder {
+        HttpSinkBuilder {
+            url: url.into(),
+            mode: CloudEventMode::Binary,
+            source: "/outbox/{queue}".to_owned(),
+            content_type: "application/json".to_owned(),
+            headers: Vec::new(),
+            secret: None,
+            timeout: TIMEOUT,
+        }
+    }
+}
+
+impl HttpSinkBuilder {
+    /// How the message is put into the request. Default [`CloudEventMode::Binary`].
+    pub fn mode(mut self, mode: CloudEventMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The event's `source`, which may be a [`Template`]. Default `/outbox/{queue}`.
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.source = source.into();
+        self
+    }
+
+    /// What payloads are, unless a message has a header `content-type`. Default `application/json`.
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = content_type.into();
+        self
+    }
+
+    /// A header of every request, such as `Authorization`.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Signs every request as [Standard Webhooks](https://www.standardwebhooks.com) says. The secret is
+    /// base64, with or without `whsec_` in front.
+    pub fn signed_with(mut self, secret: impl Into<String>) -> Self {
+        self.secret = Some(secret.into());
+        self
+    }
+
+    /// How long an answer may take. Default 10 s; the queue's lease should be longer.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The sink, or what is wrong with its configuration.
+    pub fn build(self) -> Result<HttpSink, SinkError> {
+        let invalid = |field, value: &str, allowed| SinkError::InvalidConfig {
+            field,
+            value: value.to_owned(),
+            allowed,
+        };
+        let url: Template = self.url.parse()?;
+        let known = ["http://", "https://"];
+        if !known.iter().any(|scheme| self.url.starts_with(scheme)) {
+            return Err(invalid("url", &self.url, "an http:// or https:// URL"));
+        }
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let allowed = "a header's name";
+            let header =
+                HeaderName::try_from(name).map_err(|_| invalid("header", name, allowed))?;
+            // Not the value: it may be a password.
+            let value = HeaderValue::try_from(value).map_err(|_| {
+                invalid("header", name, "given a value of visible ASCII characters")
+            })?;
+            headers.insert(header, value);
+        }
+        let secret = self.secret.as_deref().map(Secret::parse).transpose()?;
+        let client = Client::builder()
+            .timeout(self.timeout)
+            .connect_timeout(self.timeout)
+            .redirect(Policy::none())
+            .user_agent(concat!("outbox/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| invalid("http", &error.to_string(), "a client that can be made"))?;
+        Ok(HttpSink {
+            client,
+            url,
+            mode: self.mode,
+            source: self.source.parse()?,
+            content_type: self.content_type,
+            headers,
+            secret,
+        })
+    }
+}
+
+impl Sink for HttpSink {
+    async fn publish(&self, messages: &[OutboxMessage]) -> Published {
+        for (place, message) in messages.iter().enumerate() {
+            if let Err(refusal) = self.post(message).await {
+                return Published::until(place, refusal);
+            }
+        }
+        Published::all(messages)
+    }
+
+    /// One at a time: requests that are under way together arrive in any order.
+    fn window(&self) -> usize {
+        1
+    }
+}
+
+impl HttpSink {
+    async fn post(&self, message: &OutboxMessage) -> Result<(), Refusal> {
+        let url = self.url.fill(message).map_err(Refusal::never)?;
+        let url = Url::parse(&url).map_err(|error| Refusal::never(format!("{url}: {error}")))?;
+        let source = self.source.fill(message).map_err(Refusal::never)?;
+        let content_type = message.headers.get("content-type");
+        let content_type = content_type.map_or(&*self.content_type, String::as_str);
+        let (mut headers, body) = self.mode.encode(message, &source, content_type)?;
+        headers.extend(passed_on(message));
+        headers.insert("idempotency-key", visible(&message.id.to_string())?);
+        if let Some(secret) = &self.secret {
+            headers.extend(secret.sign(&message.id.to_string(), SystemTime::now(), &body)?);
+        }
+        headers.extend(self.headers.clone());
+        let request = self.client.post(url).headers(headers).body(body);
+        let answer = request.send().await.map_err(|error| {
+            // Without the URL, which may hold a password.
+            Refusal::later(causes(&error.without_url()))
+        })?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        let after = retry_after(answer.headers(), SystemTime::now());
+        let said = answer.text().await.unwrap_or_default();
+        let said: String = said.trim().chars().take(EXCERPT).collect();
+        Err(verdict(status, after, &said))
+    }
+}
+
+/// An error and what caused it.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What an answer that is no success means.
+fn verdict(status: StatusCode, after: Option<Duration>, said: &str) -> Refusal {
+    let reason = match said {
+        "" => format!("the endpoint answered {status}"),
+        said => format!("the endpoint answered {status}: {said}"),
+    };
+    match status.as_u16() {
+        400 | 405 | 406 | 409..=411 | 413..=415 | 422 => Refusal::Never { reason },
+        _ => Refusal::Later { reason, after },
+    }
+}
+
+/// Seconds, or a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    if let Ok(seconds) = value.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
+}
+
+/// The headers of a message that a request can have.
+fn passed_on(message: &OutboxMessage) -> HeaderMap {
+    let header = |(name, value): (&String, &String)| {
+        let name = HeaderName::try_from(name).ok()?;
+        let own = ["ce-", "webhook-"]
+            .iter()
+            .any(|own| name.as_str().starts_with(own));
+        let passed = !own && !RESERVED.contains(&name.as_str());
+        Some((name, HeaderValue::try_from(value).ok()?)).filter(|_| passed)
+    };
+    message.headers.iter().filter_map(header).collect()
+}
+
+/// A header's value of what we made ourselves.
+fn visible(text: &str) -> Result<HeaderValue, Refusal> {
+    HeaderValue::try_from(text).map_err(|error| Refusal::never(format!("{text:?}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_wrong_with_the_message_buries_it() {
+        let fate = |status| match verdict(StatusCode::from_u16(status).unwrap(), None, "") {
+            Refusal::Never { .. } => "never",
+            Refusal::Later { .. } => "later",
+        };
+        for status in [400, 409, 410, 413, 415, 422] {
+            assert_eq!(fate(status), "never", "{status}");
+        }
+        for status in [301, 401, 403, 404, 408, 412, 425, 429, 500, 502, 503] {
+            assert_eq!(fate(status), "later", "{status}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let wait = |value: &'static str| {
+            let headers = [(RETRY_AFTER, HeaderValue::from_static(value))];
+            let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+            retry_after(&headers.into_iter().collect(), now)
+        };
+        assert_eq!(wait("120"), Some(Duration::from_secs(120)));
+        assert_eq!(
+            wait("Sun, 06 Nov 1994 08:50:37 GMT"),
+            Some(Duration::from_secs(60))
+        );
+        assert_eq!(wait("Sun, 06 Nov 1994 08:48:37 GMT"), Some(Duration::ZERO));
+        assert_eq!(wait("soon"), None);
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_named() {
+        let refused = |builder: HttpSinkBuilder| builder.build().unwrap_err().to_string();
+        assert_eq!(
+            refused(HttpSink::to("ftp://x")),
+            "url is \"ftp://x\", but must be an http:// or https:// URL"
+        );
+        let secret = refused(HttpSink::to("http://x").signed_with("$$$"));
+        assert!(
+            secret.contains("secret") && !secret.contains("$$$"),
+            "{secret}"
+        );
+        let header = refused(HttpSink::to("http://x").header("X-Token", "a\nb"));
+        assert!(
+            header.contains("X-Token") && !header.contains("a\nb"),
+            "{header}"
+        );
+    }
+}

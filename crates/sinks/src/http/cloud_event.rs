@@ -1,0 +1,147 @@
+//! A message as a CloudEvent 1.0: in headers and body, or all of it in the body.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outbox::OutboxMessage;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
+
+use super::visible;
+use crate::Refusal;
+
+/// Where an event's attributes are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloudEventMode {
+    /// Attributes are headers, the body is the payload.
+    #[default]
+    Binary,
+    /// Everything is in the body, which is JSON.
+    Structured,
+    /// Only the payload.
+    Plain,
+}
+
+impl CloudEventMode {
+    pub(super) fn encode(
+        self,
+        message: &OutboxMessage,
+        source: &str,
+        content_type: &str,
+    ) -> Result<(HeaderMap, Vec<u8>), Refusal> {
+        let mut headers = HeaderMap::new();
+        let body = match self {
+            Self::Plain => message.payload.clone(),
+            Self::Binary => {
+                for (name, value) in attributes(message, source) {
+                    let name = HeaderName::try_from(format!("ce-{name}"));
+                    let name = name.map_err(|error| Refusal::never(error.to_string()))?;
+                    headers.insert(name, visible(&percent_encoded(&value))?);
+                }
+                message.payload.clone()
+            }
+            Self::Structured => structured(message, source, content_type),
+        };
+        let content_type = match self {
+            Self::Structured => HeaderValue::from_static("application/cloudevents+json"),
+            Self::Binary | Self::Plain => visible(content_type)?,
+        };
+        headers.insert(CONTENT_TYPE, content_type);
+        Ok((headers, body))
+    }
+}
+
+fn attributes(message: &OutboxMessage, source: &str) -> Vec<(&'static str, String)> {
+    let mut attributes = vec![
+        ("specversion", "1.0".to_owned()),
+        ("id", message.id.to_string()),
+        ("source", source.to_owned()),
+        ("type", message.payload_type.clone()),
+        (
+            "time",
+            humantime::format_rfc3339_millis(message.created_at).to_string(),
+        ),
+        ("sequence", message.seq.to_string()),
+    ];
+    if let Some(key) = &message.key {
+        attributes.push(("partitionkey", key.clone()));
+    }
+    attributes
+}
+
+/// As the HTTP binding of CloudEvents says: what is no visible ASCII, a space, a quote or a percent sign
+/// is percent-encoded.
+fn percent_encoded(value: &str) -> String {
+    let mut encoded = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b' ' | b'"' | b'%' | 0..=0x20 | 0x7f.. => encoded.push_str(&format!("%{byte:02X}")),
+            byte => encoded.push(char::from(byte)),
+        }
+    }
+    encoded
+}
+
+fn structured(message: &OutboxMessage, source: &str, content_type: &str) -> Vec<u8> {
+    let attributes = attributes(message, source).into_iter();
+    let mut event: Map<String, Value> = attributes
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect();
+    event.insert("datacontenttype".to_owned(), json!(content_type));
+    let is_json = content_type.ends_with("/json") || content_type.ends_with("+json");
+    let parsed = serde_json::from_slice::<Value>(&message.payload).ok();
+    let (field, data) = match (parsed, std::str::from_utf8(&message.payload)) {
+        (Some(parsed), _) if is_json => ("data", parsed),
+        (_, Ok(text)) if !is_json => ("data", json!(text)),
+        _ => ("data_base64", json!(STANDARD.encode(&message.payload))),
+    };
+    event.insert(field.to_owned(), data);
+    Value::Object(event).to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(mode: CloudEventMode, payload: &[u8], content_type: &str) -> (HeaderMap, Vec<u8>) {
+        let mut message = outbox::testing::message(payload, "order.placed");
+        message.key = Some("ž 1%".to_owned());
+        message.seq = 7;
+        mode.encode(&message, "/outbox/orders", content_type)
+            .unwrap()
+    }
+
+    #[test]
+    fn binary_events_have_their_attributes_in_headers() {
+        let (headers, body) = encoded(CloudEventMode::Binary, b"{}", "application/json");
+        assert_eq!(body, b"{}");
+        for (name, value) in [
+            ("ce-specversion", "1.0"),
+            ("ce-type", "order.placed"),
+            ("ce-source", "/outbox/orders"),
+            ("ce-sequence", "7"),
+            ("ce-partitionkey", "%C5%BE%201%25"),
+            ("content-type", "application/json"),
+        ] {
+            assert_eq!(headers[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn structured_events_have_everything_in_their_body() {
+        let event = |payload, content_type| {
+            let (headers, body) = encoded(CloudEventMode::Structured, payload, content_type);
+            assert_eq!(headers["content-type"], "application/cloudevents+json");
+            serde_json::from_slice::<Value>(&body).unwrap()
+        };
+        let json = event(br#"{"a":1}"#, "application/json");
+        assert_eq!(json["data"], json!({ "a": 1 }));
+        assert_eq!(json["partitionkey"], "ž 1%");
+        assert_eq!(event(b"plain", "text/plain")["data"], "plain");
+        assert_eq!(event(&[0, 255], "image/png")["data_base64"], "AP8=");
+        assert_eq!(
+            event(b"not json", "application/json")["data_base64"],
+            "bm90IGpzb24="
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Where messages go: brokers and endpoints outside the database, at least once, in order within each
+//! partition. One feature and one file or folder each.
+//!
+//! ```
+//! # #[cfg(feature = "http")]
+//! # async fn show(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+//! use outbox::{Outbox, Partitions};
+//! use outbox_sinks::{HttpSink, SinkExt as _};
+//!
+//! let shipping = HttpSink::to("https://shipping.example/orders").build()?;
+//! let handle = Outbox::builder(pool)
+//!     .queue("orders", Partitions::of(8))
+//!     .sink(shipping)
+//!     .start()
+//!     .await?;
+//! # handle.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | feature | brings |
+//! |---|---|
+//! | always | [`LinesSink`]: JSON lines to a file or standard output |
+//! | `http` | [`HttpSink`]: webhooks, as `CloudEvents`, signed if you like |
+
+mod error;
+#[cfg(feature = "http")]
+mod http;
+mod lines;
+mod template;
+
+use std::future::Future;
+use std::time::Duration;
+
+use outbox::{
+    Backend, Batch, HandlerResult, LeasedHandler, OutboxBuilder, OutboxMessage, QueueBuilder,
+};
+
+pub use error::SinkError;
+#[cfg(feature = "http")]
+pub use http::{CloudEventMode, HttpSink, HttpSinkBuilder};
+pub use lines::LinesSink;
+pub use template::Template;
+
+/// How many messages are on their way at once unless a sink says otherwise.
+const WINDOW: usize = 100;
+
+/// Somewhere messages can be published to.
+pub trait Sink: Send + Sync + 'static {
+    /// Publishes messages of one partition, in this order, and answers how many of the first ones are
+    /// safe where they went. It stops at the first that is not: what comes after that one must not
+    /// arrive before it.
+    fn publish(&self, messages: &[OutboxMessage]) -> impl Future<Output = Published> + Send;
+
+    /// How many messages it is given at once.
+    fn window(&self) -> usize {
+        WINDOW
+    }
+}
+
+/// What became of messages that were published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// How many of the first ones are safe.
+    pub confirmed: usize,
+    /// Why the next one is not; nothing if all are.
+    pub refusal: Option<Refusal>,
+}
+
+impl Published {
+    /// All of them are safe.
+    pub fn all(messages: &[OutboxMessage]) -> Self {
+        Self {
+            confirmed: messages.len(),
+            refusal: None,
+        }
+    }
+
+    /// The first ones are safe, and the next one is not.
+    pub fn until(confirmed: usize, refusal: Refusal) -> Self {
+        Self {
+            confirmed,
+            refusal: Some(refusal),
+        }
+    }
+}
+
+/// Why a message was not published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// It may work later.
+    Later {
+        /// Why, for the operator.
+        reason: String,
+        /// How long the other side asked for.
+        after: Option<Duration>,
+    },
+    /// It never will: this message goes to the dead letters.
+    Never {
+        /// Why, for the operator.
+        reason: String,
+    },
+}
+
+impl Refusal {
+    /// It may work later.
+    pub fn later(reason: impl Into<String>) -> Self {
+        Self::Later {
+            reason: reason.into(),
+            after: None,
+        }
+    }
+
+    /// It never will.
+    pub fn never(reason: impl Into<String>) -> Self {
+        Self::Never {
+            reason: reason.into(),
+        }
+    }
+}
+
+/// A queue whose messages go to a sink.
+pub trait SinkExt<DB: Backend> {
+    /// Delivers the messages of this queue to a sink. Give processors a batch size of the sink's window
+    /// or more, or its window is never full.
+    fn sink(self, sink: impl Sink) -> OutboxBuilder<DB>;
+}
+
+impl<DB: Backend> SinkExt<DB> for QueueBuilder<DB> {
+    fn sink(self, sink: impl Sink) -> OutboxBuilder<DB> {
+        self.batch_leased(Delivery(sink))
+    }
+}
+
+/// Delivers batches to a sink, a window at a time.
+#[derive(Debug)]
+struct Delivery<S>(S);
+
+impl<S: Sink> LeasedHandler for Delivery<S> {
+    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+        while !batch.remaining().is_zero() {
+            let mut window = batch.next_chunk(self.0.window().max(1));
+            if window.is_empty() {
+                break;
+            }
+            while !window.is_empty() {
+                let Published { confirmed, refusal } = self.0.publish(window).await;
+                let (safe, rest) = window.split_at(confirmed.min(window.len()));
+                batch.ack_chunk(safe);
+                window = match (refusal, rest) {
+                    (None, []) => rest,
+                    (Some(Refusal::Never { reason }), [refused, rest @ ..]) => {
+                        batch.reject(refused, reason);
+                        rest
+                    }
+                    (Some(Refusal::Later { reason, after }), _) => {
+                        // The framework's own backoff comes on top.
+                        tokio::time::sleep(after.unwrap_or_default().min(batch.remaining())).await;
+                        return HandlerResult::Retry { reason };
+                    }
+                    (None | Some(Refusal::Never { .. }), _) => {
+                        let reason = "the sink did not say what became of a message".to_owned();
+                        return HandlerResult::Retry { reason };
+                    }
+                };
+            }
+        }
+        HandlerResult::Success
+    }
+}

@@ -1,0 +1,181 @@
+//! Subjects, topics and paths that are made of a message: `orders.{type}.{key}`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use outbox::OutboxMessage;
+
+use crate::error::SinkError;
+
+/// A text with places to fill in: `{queue}`, `{partition}`, `{key}`, `{type}` and `{header:NAME}`. A
+/// brace is written twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    source: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Queue,
+    Partition,
+    Key,
+    Type,
+    Header(String),
+}
+
+impl Template {
+    /// Filled in with what the message has. An error says what it has not.
+    pub fn fill(&self, message: &OutboxMessage) -> Result<String, String> {
+        let mut filled = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Queue => filled.push_str(&message.queue),
+                Part::Partition => filled.push_str(&message.partition.to_string()),
+                Part::Type => filled.push_str(&message.payload_type),
+                Part::Key => match &message.key {
+                    Some(key) => filled.push_str(key),
+                    None => return Err(format!("{self} needs a key, and the message has none")),
+                },
+                Part::Header(name) => match message.headers.get(name) {
+                    Some(value) => filled.push_str(value),
+                    None => {
+                        return Err(format!("{self} needs a header {name:?} that is not there"));
+                    }
+                },
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
+}
+
+impl FromStr for Template {
+    type Err = SinkError;
+
+    fn from_str(source: &str) -> Result<Self, SinkError> {
+        let refuse = |problem: String| SinkError::InvalidTemplate {
+            template: source.to_owned(),
+            problem,
+        };
+        let (mut parts, mut text) = (Vec::new(), String::new());
+        let mut characters = source.chars().peekable();
+        while let Some(character) = characters.next() {
+            match character {
+                '{' | '}' if characters.peek() == Some(&character) => {
+                    characters.next();
+                    text.push(character);
+                }
+                '}' => {
+                    return Err(refuse(
+                        "a } that closes nothing; write }} for a brace".into(),
+                    ));
+                }
+                '{' => {
+                    let mut name = String::new();
+                    loop {
+                        match characters.next() {
+                            Some('}') => break,
+                            Some(character) => name.push(character),
+                            None => return Err(refuse("a { that is not closed".to_owned())),
+                        }
+                    }
+                    if !text.is_empty() {
+                        parts.push(Part::Text(std::mem::take(&mut text)));
+                    }
+                    parts.push(Part::named(&name).map_err(refuse)?);
+                }
+                character => text.push(character),
+            }
+        }
+        if !text.is_empty() {
+            parts.push(Part::Text(text));
+        }
+        Ok(Self {
+            source: source.to_owned(),
+            parts,
+        })
+    }
+}
+
+impl Part {
+    fn named(name: &str) -> Result<Self, String> {
+        match (name, name.strip_prefix("header:")) {
+            ("queue", _) => Ok(Self::Queue),
+            ("partition", _) => Ok(Self::Partition),
+            ("key", _) => Ok(Self::Key),
+            ("type", _) => Ok(Self::Type),
+            (_, Some(header)) if !header.is_empty() => Ok(Self::Header(header.to_owned())),
+            _ => Err(format!(
+                "there is no {{{name}}}; allowed are {{queue}}, {{partition}}, {{key}}, {{type}} and \
+                 {{header:NAME}}"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn filled(template: &str) -> Result<String, String> {
+        let mut message = outbox::testing::message("body", "order.placed");
+        message.key = Some("customer-7".to_owned());
+        message.headers.insert("region".to_owned(), "eu".to_owned());
+        template.parse::<Template>().unwrap().fill(&message)
+    }
+
+    fn refused(template: &str) -> String {
+        template.parse::<Template>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_template_takes_what_the_message_has() {
+        assert_eq!(
+            filled("{type}.{key}.{header:region}").unwrap(),
+            "order.placed.customer-7.eu"
+        );
+        assert_eq!(filled("a{{b}}c").unwrap(), "a{b}c");
+        let missing = filled("{header:colour}").unwrap_err();
+        assert_eq!(
+            missing,
+            "{header:colour} needs a header \"colour\" that is not there"
+        );
+        let message = outbox::testing::message("body", "t");
+        let keyless = "{key}".parse::<Template>().unwrap().fill(&message);
+        assert_eq!(
+            keyless.unwrap_err(),
+            "{key} needs a key, and the message has none"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_filled_in_is_refused_at_once() {
+        assert_eq!(
+            refused("x.{id}"),
+            "template \"x.{id}\": there is no {id}; allowed are {queue}, {partition}, {key}, {type} \
+             and {header:NAME}"
+        );
+        assert_eq!(refused("{key"), "template \"{key\": a { that is not closed");
+        assert!(refused("key}").contains("closes nothing"));
+        assert!(refused("{header:}").contains("there is no {header:}"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_template_or_refused(text in "\\PC{0,40}") {
+            let _ = text.parse::<Template>();
+            let escaped = text.replace('{', "{{").replace('}', "}}");
+            prop_assert_eq!(filled(&escaped).unwrap(), text);
+        }
+    }
+}
