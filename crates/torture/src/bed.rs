@@ -25,7 +25,7 @@ use crate::evidence::{self, Evidence, Look};
 use crate::faults::{Made, TRAP, WHILE, make_all};
 use crate::ledger::now;
 use crate::plan::{Fault, WORKERS, plan};
-use crate::processes::{Mood, Process, Role};
+use crate::processes::{Mood, Process, Role, STOP};
 use crate::producer::{OPEN, PROBE, Placed, producing, write};
 use crate::prompt;
 use crate::report;
@@ -105,7 +105,7 @@ async fn torture<DB: Dialect>(
     };
     bed.say("no more trouble".to_owned());
     tell(&mut producers, Mood::Hushed).await?;
-    let mut stuck = Vec::new();
+    let mut stuck = std::mem::take(&mut *bed.slow_stops.lock().await);
     stuck.extend(bed.settle_all("after the last fault").await);
 
     // The last fault of all: nobody is left. From here on the promise counts, for each partition's next
@@ -141,10 +141,11 @@ async fn torture<DB: Dialect>(
     for producer in &mut producers {
         said.append(&mut producer.stop().await.context("a producer")?);
     }
-    if stuck.is_empty() {
-        stuck.extend(bed.settle_all("in the end").await);
+    let never = bed.settle_all("in the end").await;
+    if never.is_none() {
         bed.wait_swept().await?;
     }
+    stuck.extend(never);
     over.cancel();
     let looks = watcher.await?;
     supervisor.await??;
@@ -187,6 +188,8 @@ pub(crate) struct Bed<DB: Dialect> {
     pub(crate) strangers: Pool<DB>,
     pub(crate) outbox: Outbox<DB>,
     late: AtomicI64,
+    /// Workers that did not stop when they were asked to.
+    slow_stops: Mutex<Vec<String>>,
     /// How many messages waited at the last look.
     backlog: AtomicI64,
     pub(crate) bar: ProgressBar,
@@ -256,6 +259,7 @@ impl<DB: Dialect> Bed<DB> {
             outbox: handle.outbox().clone(),
             strangers,
             late: AtomicI64::new(0),
+            slow_stops: Mutex::default(),
             backlog: AtomicI64::new(0),
             bar: progress_bar(duration),
             server: server.map(Mutex::new),
@@ -305,6 +309,15 @@ impl<DB: Dialect> Bed<DB> {
     /// A connection of a stranger's own.
     pub(crate) async fn connect(&self) -> Result<DB::Connection> {
         Ok(DB::Connection::connect(&self.url).await?)
+    }
+
+    /// An orderly stop of a worker, whatever state its database is in, and another one.
+    pub(crate) async fn restart(&self, worker: usize) -> Result<()> {
+        if !self.worker(worker).await.restart().await? {
+            let slow = format!("worker {worker} did not stop within {STOP:?}");
+            self.slow_stops.lock().await.push(slow);
+        }
+        Ok(())
     }
 
     /// Kills a worker at a request of its own.

@@ -72,7 +72,7 @@ pub(crate) async fn make_all<DB: Dialect>(
 async fn make<DB: Dialect>(bed: &Bed<DB>, planned: Planned) -> Result<()> {
     match planned.fault {
         Fault::KillWorker => bed.worker(planned.worker).await.replace().await,
-        Fault::Restart => bed.worker(planned.worker).await.restart().await,
+        Fault::Restart => bed.restart(planned.worker).await,
         Fault::Freeze => {
             let worker = bed.worker(planned.worker).await;
             worker.freeze();

@@ -99,7 +99,7 @@ impl Mood {
 }
 
 /// How long an orderly stop may take: the outbox's own deadline and some more.
-const STOP: Duration = Duration::from_secs(20);
+pub(crate) const STOP: Duration = Duration::from_secs(20);
 
 /// A process that runs. It is killed when dropped.
 #[derive(Debug)]

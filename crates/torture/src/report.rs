@@ -139,8 +139,11 @@ fn json(
     })
 }
 
+/// Of the time line, of what stands before it, of a chart, and of a lane of faults.
 const WIDTH: f64 = 1000.0;
+const MARGIN: f64 = 220.0;
 const HEIGHT: f64 = 160.0;
+const LANE: f64 = 18.0;
 
 /// A page that needs nothing but itself.
 fn page(head: &Head, text: &str, evidence: &Evidence) -> String {
@@ -165,38 +168,25 @@ fn page(head: &Head, text: &str, evidence: &Evidence) -> String {
         .iter()
         .map(|look| (x(look.at), (look.sequenced() - look.settled()) as f64))
         .collect();
-    let marks: String = evidence
-        .faults
-        .iter()
-        .map(|made| {
-            let (left, right) = (x(made.from), x(made.to).max(x(made.from) + 2.0));
-            format!(
-                "<rect x=\"{left:.1}\" y=\"0\" width=\"{:.1}\" height=\"{HEIGHT}\">\
-                 <title>{}, {} ms</title></rect>",
-                right - left,
-                made.fault,
-                made.to - made.from
-            )
-        })
-        .collect();
     let Head { db, seed, seconds } = head;
     format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
          <title>outbox under torture: {db}, seed {seed}</title>\n<style>\n{STYLE}</style>\n\
          <h1>{db}: {seconds} s of trouble, seed {seed}</h1>\n\
-         {}{}<p>Each red mark is a fault; point at it to see which.</p>\n<pre>{}</pre>\n</html>\n",
-        chart("settled per second", &rates, &marks),
-        chart("numbered and not settled", &lags, &marks),
+         {}{}{}<pre>{}</pre>\n</html>\n",
+        chart("settled per second", &rates),
+        chart("numbered and not settled", &lags),
+        lanes(&evidence.faults, x),
         escaped(text)
     )
 }
 
 const STYLE: &str = "body { font: 16px/1.5 system-ui, sans-serif; max-width: 1040px; margin: 2rem auto; \
 padding: 0 1rem; color: #222; background: #fff }\nsvg { width: 100%; height: auto; background: #f6f6f4; \
-overflow: visible }\nfigure { margin: 1.5rem 0 }\nrect { fill: #c0392b; opacity: .18 }\n\
-rect:hover { opacity: .6 }\npolyline { fill: none; stroke: #1f5f99; stroke-width: 1.5 }\n\
-text { font-size: 12px; fill: #555 }\npre { overflow-x: auto; background: #f6f6f4; padding: 1rem }\n\
+overflow: visible }\nfigure { margin: 1.5rem 0 }\nrect { fill: #c0392b; opacity: .55 }\n\
+rect:hover { opacity: 1 }\npolyline { fill: none; stroke: #1f5f99; stroke-width: 1.5 }\n\
+text { font-size: 12px; fill: #555; text-anchor: end }\npre { overflow-x: auto; background: #f6f6f4; padding: 1rem }\n\
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b } \
 svg, pre { background: #262626 } polyline { stroke: #6fb1ec } text { fill: #aaa } }\n";
 
@@ -212,18 +202,58 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     thinned
 }
 
-fn chart(title: &str, points: &[(f64, f64)], marks: &str) -> String {
+/// A lane for every kind of fault.
+fn lanes(faults: &[Made], x: impl Fn(i64) -> f64) -> String {
+    let mut kinds: BTreeMap<String, Vec<&Made>> = BTreeMap::new();
+    for made in faults {
+        kinds.entry(made.fault.to_string()).or_default().push(made);
+    }
+    let mut marks = String::new();
+    for (lane, (kind, made)) in kinds.iter().enumerate() {
+        let top = lane as f64 * LANE;
+        // Writing to a string does not fail.
+        let _ = write!(
+            marks,
+            "<text x=\"-8\" y=\"{:.0}\">{}</text>",
+            top + LANE - 5.0,
+            escaped(kind)
+        );
+        for made in made {
+            let (left, took) = (x(made.from), made.to - made.from);
+            let width = (x(made.to) - left).max(1.0);
+            let height = LANE - 4.0;
+            let _ = write!(
+                marks,
+                "<rect x=\"{left:.1}\" y=\"{:.0}\" width=\"{width:.1}\" height=\"{height}\">\
+                 <title>{took} ms</title></rect>",
+                top + 2.0
+            );
+        }
+    }
+    let height = kinds.len() as f64 * LANE;
+    figure("faults", "faults, each as long as it took", height, &marks)
+}
+
+fn figure(label: &str, caption: &str, height: f64, drawing: &str) -> String {
+    format!(
+        "<figure><figcaption>{caption}</figcaption><svg viewBox=\"-{MARGIN} 0 {} {height}\" role=\"img\" \
+         aria-label=\"{label}\">{drawing}</svg></figure>\n",
+        WIDTH + MARGIN
+    )
+}
+
+fn chart(title: &str, points: &[(f64, f64)]) -> String {
     let most = points.iter().map(|(_, y)| *y).fold(1.0, f64::max);
     let line: Vec<String> = thinned(points)
         .iter()
         .map(|(x, y)| format!("{x:.1},{:.1}", HEIGHT - y / most * HEIGHT))
         .collect();
-    format!(
-        "<figure><figcaption>{title}, at most {most:.0}</figcaption>\
-         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">{marks}\
-         <polyline points=\"{}\"/></svg></figure>\n",
+    let drawing = format!(
+        "<text x=\"-8\" y=\"12\">{most:.0}</text><text x=\"-8\" y=\"{HEIGHT}\">0</text>\
+         <polyline points=\"{}\"/>",
         line.join(" ")
-    )
+    );
+    figure(title, title, HEIGHT, &drawing)
 }
 
 fn escaped(text: &str) -> String {

@@ -45,13 +45,15 @@ impl Seat {
         Ok(())
     }
 
-    /// An orderly stop, and another process.
-    pub(crate) async fn restart(&mut self) -> Result<()> {
+    /// An orderly stop, and another process. Whether it ended in time: one that is told to stop while it
+    /// dies of a message need not end well.
+    pub(crate) async fn restart(&mut self) -> Result<bool> {
         if !self.process.has_ended() {
-            // One that is told to stop while it dies of a message need not end well.
             let _ = self.process.stop().await;
         }
-        self.replace().await
+        let ended = self.process.has_ended();
+        self.replace().await?;
+        Ok(ended)
     }
 
     pub(crate) async fn kill(&mut self) {

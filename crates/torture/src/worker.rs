@@ -1,5 +1,6 @@
 //! A worker process: both queues, handlers that do what the message says.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +49,14 @@ pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
             .start()
             .await
     };
-    let handle = started(start).await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while Mood::hear(&mut lines).await != Mood::Over {}
+    let mut over = pin!(async { while Mood::hear(&mut lines).await != Mood::Over {} });
+    // It may be asked to stop before it has found its database.
+    let handle = tokio::select! {
+        handle = started(start) => handle?,
+        () = &mut over => return Ok(()),
+    };
+    over.await;
     handle.stop().await;
     Ok(())
 }
