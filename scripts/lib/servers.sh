@@ -8,6 +8,8 @@ all_databases=(postgres mariadb mysql sqlite)
 
 # The administrator account of every server that is started here.
 administrator=outbox
+# Where the PostgreSQL is that a pooler stands before: lib/throw_away.sh says.
+pooled_port=
 
 die() { # EXIT_CODE MESSAGE…
   local code=$1
