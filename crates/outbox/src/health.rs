@@ -9,11 +9,10 @@ use crate::message::time_of;
 use crate::outbox::Outbox;
 use crate::patience::{OPERATOR_PATIENCE, answer_within};
 use crate::stats::PartitionStats;
+use crate::workers::keeper::ALIVE_MILLIS;
 
 /// A transaction that is open for longer is somebody's mistake.
 const LONG_TRANSACTION: Duration = Duration::from_secs(300);
-/// How long after its last sign a process may still be alive.
-const ALIVE: Duration = Duration::from_secs(5);
 /// How long a message may wait where nothing fails and nothing is paused.
 const WAITING: Duration = Duration::from_secs(30);
 /// What two clocks may differ by.
@@ -189,9 +188,10 @@ fn connections((used, most): (i64, i64)) -> Finding {
 /// What the outbox's own tables tell.
 fn judge(stats: &[PartitionStats], processes: &[ProcessStats], now: SystemTime) -> Vec<Finding> {
     let age = |since: SystemTime| now.duration_since(since).unwrap_or_default();
+    let lately = Duration::from_millis(ALIVE_MILLIS.into());
     let alive = processes
         .iter()
-        .filter(|process| age(process.seen_at) <= ALIVE);
+        .filter(|process| age(process.seen_at) <= lately);
     let alive: Vec<&ProcessStats> = alive.collect();
     let handled: HashSet<&str> = alive
         .iter()

@@ -115,6 +115,15 @@ struct Selection {
 }
 
 impl Selection {
+    /// What to say when as many were found as were asked for.
+    fn rest(&self, found: usize) -> &'static str {
+        if self.ids.is_empty() && found >= self.filter.limit as usize {
+            "; there may be more: run it again, or raise --limit"
+        } else {
+            ""
+        }
+    }
+
     async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
         if self.ids.is_empty() {
             let filter = self.filter.of(outbox)?.status(DeadLetterStatus::Pending);

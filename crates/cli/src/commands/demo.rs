@@ -108,7 +108,10 @@ async fn perform<DB: Shop>(
     DB::close(&mut connection).await?;
     DB::open(&mut connection).await?;
     drop(connection);
-    let done = play(args, pool.clone(), url, output).await;
+    let done = tokio::select! {
+        done = play(args, pool.clone(), url, output) => done,
+        _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::No, "interrupted; its tables are removed")),
+    };
     DB::close(&mut *pool.acquire().await?).await?;
     schema.down().await?;
     done

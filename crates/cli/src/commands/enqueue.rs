@@ -16,8 +16,9 @@ use crate::connection::on;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How many lines go into one transaction.
+/// How many lines go into one transaction, and how many bytes.
 const TOGETHER: usize = 500;
+const TOGETHER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Put messages into a queue
 #[derive(Debug, clap::Args)]
@@ -192,6 +193,7 @@ async fn lines<DB: Backend>(
 ) -> Result<(), Failure> {
     let bar = progress(0, "enqueued");
     let (mut done, mut batch) = (0, Vec::with_capacity(TOGETHER));
+    let mut bytes = 0;
     let mut input = io::stdin().lock().lines().zip(1_u64..).peekable();
     while let Some((line, number)) = input.next() {
         let line = line?;
@@ -201,9 +203,11 @@ async fn lines<DB: Backend>(
                     "{done} messages of the lines before it were enqueued"
                 ))
             })?;
+            bytes += message.payload().len();
             batch.push(message);
         }
-        if batch.len() == TOGETHER || input.peek().is_none() {
+        let full = batch.len() == TOGETHER || bytes >= TOGETHER_BYTES;
+        if full || input.peek().is_none() {
             let ids = commit(outbox, &args.queue, &batch).await.map_err(|error| {
                 Failure::from(error).way_out(format!(
                     "{done} messages were enqueued; none of the {} up to line {number}",
@@ -214,6 +218,7 @@ async fn lines<DB: Backend>(
             done += batch.len();
             bar.set_position(done as u64);
             batch.clear();
+            bytes = 0;
         }
     }
     bar.finish_and_clear();

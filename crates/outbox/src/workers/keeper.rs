@@ -17,7 +17,7 @@ use crate::patience::Patience;
 /// How often a process says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long after that it still counts as alive.
-const ALIVE_MILLIS: i64 = 5_000;
+pub(crate) const ALIVE_MILLIS: u32 = 5_000;
 
 #[derive(Debug)]
 pub(crate) struct Keeper<DB: Backend> {
@@ -138,7 +138,7 @@ impl<DB: Backend> WorkerAction for Keeper<DB> {
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
         // A lease that cannot be renewed is no reason to be taken for dead.
         let renewed = self.renew().await;
-        let announce = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS);
+        let announce = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS.into());
         let alive = self.patience.hear(announce).await?;
         self.settle_ownership(&alive);
         renewed?;

@@ -46,7 +46,7 @@ impl Requeue {
         if output.is_json() {
             return Ok(());
         }
-        output.line(format!("{done} requeued"))
+        output.line(format!("{done} requeued{}", self.selection.rest(done)))
     }
 }
 

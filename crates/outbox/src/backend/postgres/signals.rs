@@ -14,7 +14,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// A setting of the listener's session, made when it connects. A pooler does not let it pass.
 const OWN_SESSION: (&str, &str) = ("outbox.listener", "own_session");
 /// What poolers, and servers that do not know such settings, answer to it.
-const REFUSED: [&str; 2] = ["08P01", "42704"];
+const REFUSED: [&str; 3] = ["08P01", "0A000", "42704"];
 
 /// Hears signals; not where a pooler stands between us and the server: a session that listens would
 /// be handed on to others, who do not expect to be told anything.
