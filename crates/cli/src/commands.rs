@@ -1,11 +1,13 @@
 //! The subcommands, one file each, with its `Args` and its `run`; and what they share.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod dead_letters;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod migrate;
+mod own_tables;
 pub(crate) mod pause;
 pub(crate) mod peek;
 pub(crate) mod repair;

@@ -91,14 +91,21 @@ impl Target {
 
     /// Connects, so that a wrong address is noticed here and not by whatever comes next.
     pub(crate) async fn pool(&self) -> Result<AnyPool, Failure> {
+        self.pool_of(CONNECTIONS).await
+    }
+
+    /// The same, with more connections.
+    pub(crate) async fn pool_of(&self, connections: u32) -> Result<AnyPool, Failure> {
         let url = self.url()?;
         let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
         match scheme {
-            "postgres" | "postgresql" => Ok(Any::Postgres(connect(parsed(url)?).await?)),
-            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?).await?)),
+            "postgres" | "postgresql" => {
+                Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
+            }
+            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
             "sqlite" => {
                 let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                Ok(Any::Sqlite(connect(options).await?))
+                Ok(Any::Sqlite(connect(options, connections).await?))
             }
             // Not the whole of it: there may be a password in it.
             _ => Err(Failure::usage(format!(
@@ -136,7 +143,7 @@ fn parsed<O: FromStr<Err = sqlx::Error>>(url: &str) -> Result<O, Failure> {
     })
 }
 
-async fn connect<DB: Backend>(options: Options<DB>) -> Result<Pool<DB>, Failure> {
+async fn connect<DB: Backend>(options: Options<DB>, connections: u32) -> Result<Pool<DB>, Failure> {
     let first = tokio::time::timeout(CONNECT, DB::Connection::connect_with(&options)).await;
     let first = first.map_err(|_| {
         let message = format!("the database did not answer within {CONNECT:?}");
@@ -145,7 +152,7 @@ async fn connect<DB: Backend>(options: Options<DB>) -> Result<Pool<DB>, Failure>
     })?;
     first?.close().await?;
     Ok(PoolOptions::new()
-        .max_connections(CONNECTIONS)
+        .max_connections(connections)
         .acquire_timeout(CONNECT)
         .connect_lazy_with(options))
 }

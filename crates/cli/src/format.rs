@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
+use outbox::Partitions;
 use serde_json::{Value, json};
 
 /// RFC 3339, UTC, milliseconds.
@@ -29,6 +30,12 @@ pub(crate) fn age(since: SystemTime, now: SystemTime) -> String {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; say for example 30s, 10m or 2h"))
+}
+
+/// 1, 2, 4 … 64.
+pub(crate) fn partitions(text: &str) -> Result<Partitions, String> {
+    let count: u32 = text.parse().map_err(|error| format!("{error}"))?;
+    Partitions::try_from(count).map_err(|error| error.to_string())
 }
 
 /// How to show a payload.

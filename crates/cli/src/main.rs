@@ -68,6 +68,7 @@ enum Command {
     Skip(commands::skip::Args),
     Repair(commands::repair::Args),
     Doctor(commands::doctor::Args),
+    Bench(commands::bench::Args),
     Completions(commands::completions::Args),
     Man(commands::completions::ManArgs),
 }
@@ -101,6 +102,7 @@ async fn main() -> ExitCode {
         Command::Skip(args) => commands::skip::run(args, context, output).await,
         Command::Repair(args) => commands::repair::run(args, context, output).await,
         Command::Doctor(_) => commands::doctor::run(context, output).await,
+        Command::Bench(args) => commands::bench::run(args, context, output).await,
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::completions::run_man(args),
     };

@@ -16,6 +16,7 @@ on_every_database!(
     an_operator_sees_and_decides,
     json_lines_are_enqueued_in_order_and_errors_name_their_line,
     tables_come_and_go,
+    the_bench_measures_and_leaves_nothing_behind,
     the_demo_keeps_its_books_and_leaves_nothing_behind,
     the_doctor_names_what_is_wrong,
     what_is_not_there_is_named,
@@ -235,6 +236,22 @@ async fn the_demo_keeps_its_books_and_leaves_nothing_behind<DB: Backend>(command
         .succeeds();
     let refused = command.run(&["demo"]).fails(1);
     assert!(refused.contains("outbox migrate down"), "{refused}");
+}
+
+async fn the_bench_measures_and_leaves_nothing_behind<DB: Backend>(command: &Command<DB>) {
+    let bench = ["bench", "--seconds", "1", "--batch", "3", "--json"];
+    let measured = command.run(&bench).json();
+    assert_eq!(measured["enqueued"], measured["delivered"], "{measured}");
+    assert!(
+        measured["enqueued_per_second"].as_f64().unwrap() > 0.0,
+        "{measured}"
+    );
+    let prefix = ["--table-prefix", "outbox_bench_"];
+    command
+        .run(&[&["migrate", "status"], &prefix[..]].concat())
+        .fails(4);
+    let refused = command.run(&["bench", "--partitions", "3"]);
+    assert!(refused.complains(2).contains("allowed are 1, 2, 4, 8"));
 }
 
 async fn tables_come_and_go<DB: Backend>(command: &Command<DB>) {

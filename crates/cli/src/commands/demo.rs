@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox::{EnqueueMessage, Outbox, OutboxError, OutboxHandle, Partitions, Schema};
+use outbox::{EnqueueMessage, Outbox, OutboxError, OutboxHandle, Partitions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::time::Instant;
 
+use super::own_tables::OwnTables;
 use crate::Context;
 use crate::connection::{Target, on};
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::output::Output;
 use shop::Shop;
 use verdict::Books;
@@ -92,28 +93,17 @@ async fn perform<DB: Shop>(
     url: &str,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let schema = Schema::new(pool.clone(), &PREFIX.parse()?);
-    if schema.version().await? > 0 {
-        return Err(Failure::new(
-            Code::No,
-            format!("there are tables that begin with {PREFIX} already"),
-        )
-        .way_out(
-            "another demo runs, or was cut short; remove them with: outbox migrate down \
-                      --table-prefix outbox_demo_",
-        ));
-    }
-    let mut connection = pool.acquire().await?;
-    // What a demo that was cut short has left.
-    DB::close(&mut connection).await?;
-    DB::open(&mut connection).await?;
-    drop(connection);
-    let done = tokio::select! {
-        done = play(args, pool.clone(), url, output) => done,
-        _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::No, "interrupted; its tables are removed")),
+    let tables = OwnTables::claim(&pool, PREFIX).await?;
+    let work = async {
+        let mut connection = pool.acquire().await?;
+        // What a demo that was cut short has left.
+        DB::close(&mut connection).await?;
+        DB::open(&mut connection).await?;
+        drop(connection);
+        play(args, pool.clone(), url, output).await
     };
+    let done = tables.lend(work).await;
     DB::close(&mut *pool.acquire().await?).await?;
-    schema.down().await?;
     done
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long = "type", value_name = "TYPE", default_value = "application/json")]
     payload_type: String,
     /// Make the queue, with so many partitions, if it is not there
-    #[arg(long, value_name = "PARTITIONS", value_parser = partitions)]
+    #[arg(long, value_name = "PARTITIONS", value_parser = crate::format::partitions)]
     create: Option<Partitions>,
     /// A header; can be given more than once
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
@@ -62,11 +62,6 @@ pub(crate) struct Args {
 fn header(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').ok_or("a header is NAME=VALUE")?;
     Ok((pair.0.to_owned(), pair.1.to_owned()))
-}
-
-fn partitions(text: &str) -> Result<Partitions, String> {
-    let count: u32 = text.parse().map_err(|error| format!("{error}"))?;
-    Partitions::try_from(count).map_err(|error| error.to_string())
 }
 
 /// A message on a line.

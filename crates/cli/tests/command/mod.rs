@@ -74,9 +74,14 @@ impl Ran {
 
     /// What it complained about.
     pub(crate) fn fails(&self, code: i32) -> String {
-        let (_, stderr) = self.ends(code);
+        let stderr = self.complains(code);
         assert!(stderr.starts_with("outbox: "), "{stderr}");
         stderr
+    }
+
+    /// The same, also where the arguments could not be read.
+    pub(crate) fn complains(&self, code: i32) -> String {
+        self.ends(code).1
     }
 
     /// What it printed, however it ended.
