@@ -93,7 +93,7 @@ impl Output {
         Ok(writeln!(self.stdout)?)
     }
 
-    /// A table: columns as wide as they have to be, the last one as it is.
+    /// A table: columns as wide as they have to be, the last one as it is. Without titles, no head.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<Cell>]) -> Result<(), Failure> {
         let widths: Vec<usize> = (0..head.len())
             .map(|column| {
@@ -110,7 +110,9 @@ impl Output {
                 .and_then(|row| row.get(column))
                 .is_some_and(|cell| cell.right),
         });
-        self.row(&titles.collect::<Vec<_>>(), &widths)?;
+        if head.iter().any(|title| !title.is_empty()) {
+            self.row(&titles.collect::<Vec<_>>(), &widths)?;
+        }
         rows.iter().try_for_each(|row| self.row(row, &widths))
     }
 
