@@ -11,6 +11,8 @@ use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
 
 use crate::failure::{Code, Failure};
 
+/// Where the environment says where the database is.
+pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// An operator does one thing at a time.
@@ -24,7 +26,7 @@ pub(crate) struct Target {
     #[arg(
         long,
         value_name = "URL",
-        env = "OUTBOX_DATABASE_URL",
+        env = URL,
         hide_env_values = true,
         global = true
     )]
@@ -73,9 +75,12 @@ impl Target {
         }
     }
 
-    /// Where the database is, if somebody said so.
-    pub(crate) fn given_url(&self) -> Option<&str> {
-        self.database_url.as_deref()
+    /// Where the database is, if the command line says so. What the environment says is for commands that
+    /// are about that database.
+    pub(crate) fn explicit_url(&self) -> Option<&str> {
+        let environment = std::env::var(URL).ok();
+        let url = self.database_url.as_deref();
+        url.filter(|url| environment.as_deref() != Some(url))
     }
 
     pub(crate) fn prefix(&self) -> Result<TablePrefix, Failure> {
@@ -108,9 +113,12 @@ impl Target {
                 Ok(Any::Sqlite(connect(options, connections).await?))
             }
             // Not the whole of it: there may be a password in it.
-            _ => Err(Failure::usage(format!(
-                "no database is known as {scheme:?}: a URL begins with postgres://, mysql:// or sqlite://"
-            ))),
+            _ => {
+                let known = if url.contains(':') { scheme } else { "that" };
+                Err(Failure::usage(format!(
+                    "no database is known as {known:?}: a URL begins with postgres://, mysql:// or sqlite://"
+                )))
+            }
         }
     }
 

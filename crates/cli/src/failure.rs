@@ -28,8 +28,6 @@ pub(crate) struct Failure {
     code: Code,
     message: String,
     way_out: Option<String>,
-    /// Whoever read the output has gone: nothing is left to say, to nobody.
-    unheard: bool,
 }
 
 impl Failure {
@@ -38,7 +36,6 @@ impl Failure {
             code,
             message: message.into(),
             way_out: None,
-            unheard: false,
         }
     }
 
@@ -54,9 +51,6 @@ impl Failure {
 
     /// Says it on standard error, and answers with what to exit.
     pub(crate) fn report(&self) -> ExitCode {
-        if self.unheard {
-            return ExitCode::SUCCESS;
-        }
         anstream::eprintln!("{self}");
         ExitCode::from(self.code as u8)
     }
@@ -74,16 +68,7 @@ impl fmt::Display for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self {
-            unheard: error.kind() == io::ErrorKind::BrokenPipe,
-            ..Self::new(Code::No, error.to_string())
-        }
-    }
-}
-
-impl From<serde_json::Error> for Failure {
-    fn from(error: serde_json::Error) -> Self {
-        io::Error::from(error).into()
+        Self::new(Code::No, error.to_string())
     }
 }
 

@@ -8,9 +8,13 @@ use clap::ValueEnum;
 use outbox::Partitions;
 use serde_json::{Value, json};
 
+/// The last moment that the format can say.
+const YEAR_9999: Duration = Duration::from_secs(253_402_300_799);
+
 /// RFC 3339, UTC, milliseconds.
 pub(crate) fn timestamp(time: SystemTime) -> String {
-    humantime::format_rfc3339_millis(time).to_string()
+    let latest = SystemTime::UNIX_EPOCH + YEAR_9999;
+    humantime::format_rfc3339_millis(time.min(latest)).to_string()
 }
 
 /// How long ago, in one unit.

@@ -1,7 +1,7 @@
 //! What a command prints: tables for people, JSON for programs. Everything goes through here, so that
 //! colours, pipes and readers who have gone are thought of once.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write as _};
 
 use anstream::AutoStream;
@@ -15,6 +15,8 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
+    /// Whoever read it has gone. What was begun is finished all the same.
+    unheard: bool,
     stdout: AutoStream<io::Stdout>,
 }
 
@@ -73,6 +75,7 @@ impl Output {
     pub(crate) fn new(json: bool) -> Self {
         Self {
             json,
+            unheard: false,
             stdout: AutoStream::auto(io::stdout()),
         }
     }
@@ -82,15 +85,38 @@ impl Output {
         self.json
     }
 
-    /// A line for people.
-    pub(crate) fn line(&mut self, line: impl Display) -> Result<(), Failure> {
-        Ok(writeln!(self.stdout, "{line}")?)
+    /// Whether nobody reads it any more.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.unheard
     }
 
-    /// A document on a line of its own.
+    /// A line for people.
+    pub(crate) fn line(&mut self, line: impl Display) -> Result<(), Failure> {
+        self.write(|stdout| writeln!(stdout, "{line}"))
+    }
+
+    /// A document on a line of its own, byte for byte: nothing in it is a colour.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> Result<(), Failure> {
-        serde_json::to_writer(&mut self.stdout, document)?;
-        Ok(writeln!(self.stdout)?)
+        let mut line = serde_json::to_string(document).map_err(io::Error::from)?;
+        // Characters that JSON allows and terminals obey.
+        for control in '\u{7f}'..='\u{9f}' {
+            line = line.replace(control, &format!("\\u{:04x}", u32::from(control)));
+        }
+        self.write(|stdout| writeln!(stdout.as_inner(), "{line}"))
+    }
+
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut AutoStream<io::Stdout>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        if self.unheard {
+            return Ok(());
+        }
+        match write(&mut self.stdout) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.unheard = true,
+            written => written?,
+        }
+        Ok(())
     }
 
     /// A table: columns as wide as they have to be, the last one as it is. Without titles, no head.
@@ -117,6 +143,8 @@ impl Output {
     }
 
     fn row(&mut self, cells: &[Cell], widths: &[usize]) -> Result<(), Failure> {
+        // Writing to a string does not fail.
+        let mut line = String::new();
         let filled = cells.iter().rposition(|cell| !cell.text.is_empty());
         let cells = &cells[..filled.map_or(0, |last| last + 1)];
         for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
@@ -128,17 +156,17 @@ impl Output {
                 if column > 0 { "  " } else { "" },
                 if last { "" } else { after },
             );
-            write!(self.stdout, "{gap}{before}{style}{text}{style:#}{after}")?;
+            let _ = write!(line, "{gap}{before}{style}{text}{style:#}{after}");
         }
-        Ok(writeln!(self.stdout)?)
+        self.line(line)
     }
 
     /// Clears a terminal; nothing else.
     pub(crate) fn clear(&mut self) -> Result<(), Failure> {
         if io::IsTerminal::is_terminal(&io::stdout()) {
-            write!(self.stdout, "\x1b[2J\x1b[H")?;
+            self.write(|stdout| write!(stdout, "\x1b[2J\x1b[H").and_then(|()| stdout.flush()))?;
         }
-        Ok(self.stdout.flush()?)
+        Ok(())
     }
 }
 

@@ -221,7 +221,9 @@ async fn the_doctor_names_what_is_wrong<DB: Backend>(command: &Command<DB>) {
 }
 
 async fn the_demo_keeps_its_books_and_leaves_nothing_behind<DB: Backend>(command: &Command<DB>) {
-    let books = command.run(&["demo", "--seconds", "3", "--json"]).json();
+    let books = command
+        .run_named(&["demo", "--seconds", "3", "--json"])
+        .json();
     assert_eq!(books["agree"], true, "{books}");
     let count = |what: &str| books["counts"][what].as_i64().unwrap();
     assert!(count("orders committed") > 0, "{books}");
@@ -234,7 +236,7 @@ async fn the_demo_keeps_its_books_and_leaves_nothing_behind<DB: Backend>(command
     command
         .run(&[&["migrate", "up"], &prefix[..]].concat())
         .succeeds();
-    let refused = command.run(&["demo"]).fails(1);
+    let refused = command.run_named(&["demo"]).fails(1);
     assert!(refused.contains("outbox migrate down"), "{refused}");
 }
 

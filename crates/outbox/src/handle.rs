@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use taskward::ShutdownReport;
-use tokio::time::Instant;
 
 use crate::backend::{Backend, Lease};
 use crate::engine::Desk;
@@ -11,8 +10,11 @@ use crate::outbox::Outbox;
 use crate::patience::answer_within;
 use crate::workers::Workers;
 
-/// What a stop may take beyond its deadline; a database that does not answer must not keep us.
+/// How long giving back what is idle may take, and again all that is left to do after the last handler;
+/// a database that does not answer must not keep us.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// What each of the last steps may take of that, so that something is left for the next.
+const LAST_STEP: Duration = Duration::from_secs(2);
 
 /// A running outbox. Dropping it stops the workers without waiting for them; [`stop`](Self::stop)
 /// also gives the leases back, so that others need not wait for them to run out.
@@ -35,42 +37,37 @@ impl<DB: Backend> OutboxHandle<DB> {
     /// Stops: partitions without a handler at work are given back at once; batches in hand are
     /// finished, or abandoned at the deadline, and given back then. Whatever the database does, this
     /// takes at most five seconds more than the
-    /// [deadline](crate::OutboxBuilder::stop_deadline). The report says what was left undone.
+    /// [deadline](crate::OutboxBuilder::stop_deadline), or ten if that is shorter than five. The report
+    /// says what was left undone.
     pub async fn stop(self) -> ShutdownReport {
         let Workers {
             cancel,
             workers,
             keepers,
-            stop_deadline,
         } = self.workers;
-        let until = Instant::now() + stop_deadline + FAREWELL;
         cancel.cancel();
-        let (report, ()) = tokio::join!(workers.shutdown(), give_back(&self.outbox, until));
+        let (report, ()) = tokio::join!(workers.shutdown(), give_back(&self.outbox, FAREWELL));
         // They may wait for an answer that never comes.
         keepers
-            .shutdown_deadline(time_until(until))
+            .shutdown_deadline(FAREWELL - LAST_STEP * 2)
             .shutdown()
             .await;
-        give_back(&self.outbox, until).await;
+        give_back(&self.outbox, LAST_STEP).await;
         let engine = &self.outbox.engine;
         if !engine.staffed {
             return report;
         }
         let depart = DB::depart(&engine.store, &engine.incarnation);
-        if let Err(error) = answer_within(time_until(until), depart).await {
+        if let Err(error) = answer_within(LAST_STEP, depart).await {
             tracing::warn!(%error, "others will notice only later that this process has gone");
         }
         report
     }
 }
 
-fn time_until(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
-}
-
 /// Gives back the leases under which no handler runs. One that was abandoned may still run: its lease
 /// is left to run out.
-async fn give_back<DB: Backend>(outbox: &Outbox<DB>, until: Instant) {
+async fn give_back<DB: Backend>(outbox: &Outbox<DB>, limit: Duration) {
     let engine = &outbox.engine;
     let idle = |desk: &Desk| {
         let mut note = desk.note();
@@ -97,7 +94,7 @@ async fn give_back<DB: Backend>(outbox: &Outbox<DB>, until: Instant) {
         let leases: Vec<Lease> = idle.iter().map(|(lease, _)| *lease).collect();
         DB::release(&engine.store, &leases).await
     };
-    if let Err(error) = answer_within(time_until(until), release).await {
+    if let Err(error) = answer_within(limit, release).await {
         tracing::warn!(%error, "leases could not be released and will run out by themselves");
     }
 }

@@ -116,6 +116,8 @@ pub struct Vitals {
     pub(crate) now_millis: i64,
     /// Who has had a transaction open for longest, and for how long.
     pub(crate) oldest_transaction: Option<(i64, Duration)>,
+    /// What lets this account see the transactions of others, if it cannot.
+    pub(crate) blind: Option<&'static str>,
     /// How many connections there are, and how many there can be.
     pub(crate) connections: Option<(i64, i64)>,
     /// What only this database knows.
@@ -132,11 +134,11 @@ impl<DB: Backend> Outbox<DB> {
     /// What is wrong, the worst first; and what was looked at and is fine.
     pub async fn health(&self) -> Result<Vec<Finding>, OutboxError> {
         let vitals = answer_within(OPERATOR_PATIENCE, DB::vitals(&self.engine.store)).await?;
+        let (now, ours) = (time_of(vitals.now_millis), SystemTime::now());
         let (stats, processes) = (self.stats().await?, self.processes().await?);
-        let now = time_of(vitals.now_millis);
         let mut findings = vec![
-            clocks(now, SystemTime::now()),
-            transactions(vitals.oldest_transaction),
+            clocks(now, ours),
+            transactions(vitals.oldest_transaction, vitals.blind),
         ];
         findings.extend(vitals.connections.map(connections));
         findings.extend(vitals.findings);
@@ -160,7 +162,7 @@ fn clocks(database: SystemTime, ours: SystemTime) -> Finding {
     )
 }
 
-fn transactions(oldest: Option<(i64, Duration)>) -> Finding {
+fn transactions(oldest: Option<(i64, Duration)>, blind: Option<&str>) -> Finding {
     match oldest {
         Some((session, age)) if age > LONG_TRANSACTION => Finding::problem(
             "transactions",
@@ -171,7 +173,14 @@ fn transactions(oldest: Option<(i64, Duration)>) -> Finding {
             "its own messages are not delivered before it commits, and nothing that was deleted since \
              can be cleaned up: the outbox gets slower. Find out who it is, and end it.",
         ),
-        _ => Finding::fine("transactions", "none is open for long"),
+        _ => match blind {
+            None => Finding::fine("transactions", "none is open for long"),
+            Some(grant) => Finding::notice(
+                "transactions",
+                "this account may not see those of others",
+                format!("{grant} lets it."),
+            ),
+        },
     }
 }
 
@@ -189,9 +198,10 @@ fn connections((used, most): (i64, i64)) -> Finding {
 fn judge(stats: &[PartitionStats], processes: &[ProcessStats], now: SystemTime) -> Vec<Finding> {
     let age = |since: SystemTime| now.duration_since(since).unwrap_or_default();
     let lately = Duration::from_millis(ALIVE_MILLIS.into());
+    // One without a handler delivers nothing.
     let alive = processes
         .iter()
-        .filter(|process| age(process.seen_at) <= lately);
+        .filter(|process| age(process.seen_at) <= lately && !process.queues.is_empty());
     let alive: Vec<&ProcessStats> = alive.collect();
     let handled: HashSet<&str> = alive
         .iter()
@@ -222,22 +232,17 @@ fn judge(stats: &[PartitionStats], processes: &[ProcessStats], now: SystemTime) 
                 "nothing behind its first message is delivered until that is. Look at it with `outbox \
                  peek`; fix the cause, or put it into the dead letters with `outbox skip`.",
             ));
-        } else if one.pending() > 0 && waiting > WAITING {
-            let (why, advice) = if handled.contains(one.queue.as_str()) {
-                (
-                    "its process is slow, or stuck",
-                    "look at the process that holds it (`outbox status`), and at its handler.",
-                )
-            } else {
-                (
-                    "no process handles its queue",
-                    "start one that has a handler for it.",
-                )
-            };
+        } else if (one.pending() > 0 || one.unsequenced) && !handled.contains(one.queue.as_str()) {
             findings.push(Finding::problem(
                 "waiting",
-                format!("{place}: {waits}; {why}"),
-                advice,
+                format!("{place}: messages wait, and no process handles its queue"),
+                "start one that has a handler for it.",
+            ));
+        } else if one.pending() > 0 && waiting > WAITING {
+            findings.push(Finding::problem(
+                "waiting",
+                format!("{place}: {waits}; its process is slow, or stuck"),
+                "look at the process that holds it (`outbox status`), and at its handler.",
             ));
         }
         if let Some(holder) = &one.holder
@@ -357,7 +362,7 @@ mod tests {
     fn limits_are_where_they_should_be() {
         assert_eq!(connections((90, 100)).severity, Severity::Fine);
         assert_eq!(connections((91, 100)).severity, Severity::Problem);
-        let after = |seconds| transactions(Some((1, Duration::from_secs(seconds)))).severity;
+        let after = |seconds| transactions(Some((1, Duration::from_secs(seconds))), None).severity;
         assert_eq!(
             (after(300), after(301)),
             (Severity::Fine, Severity::Problem)

@@ -19,6 +19,8 @@ use crate::queue::{Partitions, QueueName};
 
 /// How long an operator tries to take a partition from its holder, and keeps it at most.
 const SEIZE: Duration = Duration::from_secs(5);
+/// The most messages that are looked at together.
+const MOST_PEEKED: u32 = 1_000;
 /// How soon it is tried again.
 const SEIZE_AGAIN: Duration = Duration::from_millis(20);
 
@@ -35,7 +37,7 @@ impl<DB: Backend> Outbox<DB> {
     }
 
     /// The messages that wait in a partition, in the order in which they will come, from the number
-    /// `from` on or from the head, and at most `limit`. It takes no lease and changes nothing; what
+    /// `from` on or from the head, and at most `limit`, of which more than 1000 are 1000. It takes no lease and changes nothing; what
     /// committed a moment ago may not have its number yet.
     pub async fn peek(
         &self,
@@ -46,7 +48,10 @@ impl<DB: Backend> Outbox<DB> {
     ) -> Result<Vec<OutboxMessage>, OutboxError> {
         let queue = self.queue(queue)?;
         let partition_id = queue.partition_id(partition)?;
-        let peek = DB::peek(&self.engine.store, partition_id, from.map(Seq), limit);
+        // Numbers beyond these are nobody's, and only overflow.
+        let from = from.map(|from| Seq(from.clamp(1, i64::MAX >> 8)));
+        let limit = limit.min(MOST_PEEKED);
+        let peek = DB::peek(&self.engine.store, partition_id, from, limit);
         let stored = answer_within(OPERATOR_PATIENCE, peek).await?.into_iter();
         Ok(stored
             .map(|stored| OutboxMessage::stored(stored, &queue.name, partition, partition_id))
@@ -82,10 +87,33 @@ impl<DB: Backend> Outbox<DB> {
         partition: u32,
         reason: &str,
     ) -> Result<Option<OutboxMessageId>, OutboxError> {
+        self.skip_head(queue, partition, None, reason).await
+    }
+
+    /// Like [`skip`](Self::skip), if this message is the first that is not settled. Whether it was: it may
+    /// have been settled since somebody looked.
+    pub async fn skip_message(
+        &self,
+        queue: &str,
+        partition: u32,
+        message_id: OutboxMessageId,
+        reason: &str,
+    ) -> Result<bool, OutboxError> {
+        let skipped = self.skip_head(queue, partition, Some(message_id), reason);
+        Ok(skipped.await?.is_some())
+    }
+
+    async fn skip_head(
+        &self,
+        queue: &str,
+        partition: u32,
+        only: Option<OutboxMessageId>,
+        reason: &str,
+    ) -> Result<Option<OutboxMessageId>, OutboxError> {
         let partition_id = self.queue(queue)?.partition_id(partition)?;
         self.settle_own(partition_id).await?;
         let lease = self.seize(queue, partition, partition_id).await?;
-        let skipped = self.bury_head(lease, reason).await;
+        let skipped = self.bury_head(lease, only, reason).await;
         let leases = [lease];
         let release = DB::release(&self.engine.store, &leases);
         if let Err(error) = answer_within(SEIZE, release).await {
@@ -150,6 +178,7 @@ impl<DB: Backend> Outbox<DB> {
     async fn bury_head(
         &self,
         lease: Lease,
+        only: Option<OutboxMessageId>,
         reason: &str,
     ) -> Result<Option<OutboxMessageId>, OutboxError> {
         let store = &self.engine.store;
@@ -162,7 +191,8 @@ impl<DB: Backend> Outbox<DB> {
             Advance::Held(head) => head,
             Advance::Lost => return Err(lost(lease)),
         };
-        let Some(first) = head.messages.first() else {
+        let first = head.messages.first();
+        let Some(first) = first.filter(|first| only.is_none_or(|only| only == first.id)) else {
             return Ok(None);
         };
         let settlement = Settlement {

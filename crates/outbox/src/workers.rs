@@ -13,7 +13,6 @@ pub(crate) mod vacuum;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskward::task_set::MAX_SHUTDOWN_DEADLINE;
 use taskward::{
     BackoffConfig, Bulkhead, BulkheadConfig, ConcurrencyLimit, PacingConfig, TaskSet,
     TracingListener, WorkerBuilder, poker,
@@ -52,7 +51,6 @@ pub(crate) struct Workers {
     pub(crate) cancel: CancellationToken,
     pub(crate) workers: TaskSet,
     pub(crate) keepers: TaskSet,
-    pub(crate) stop_deadline: Duration,
 }
 
 /// How long those rest after an error whom the database's first answer should find at work again.
@@ -68,8 +66,7 @@ const AT_ONCE: PacingConfig = PacingConfig {
 /// The one place that spawns workers.
 pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Workers {
     let cancel = CancellationToken::new();
-    let stop_deadline = staff.stop_deadline.min(MAX_SHUTDOWN_DEADLINE);
-    let mut workers = TaskSet::new(cancel.clone()).shutdown_deadline(stop_deadline);
+    let mut workers = TaskSet::new(cancel.clone()).shutdown_deadline(staff.stop_deadline);
     let profile = &engine.profile;
     let shared = Arc::new(Semaphore::new(staff.shared));
     let guaranteed = Arc::new(Semaphore::new(staff.guaranteed));
@@ -109,7 +106,6 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
             cancel,
             workers,
             keepers,
-            stop_deadline,
         };
     }
 
@@ -231,6 +227,5 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         cancel,
         workers,
         keepers,
-        stop_deadline,
     }
 }

@@ -3,6 +3,7 @@
 mod cloud_event;
 mod signature;
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use outbox::OutboxMessage;
@@ -21,15 +22,18 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// What an endpoint answers is kept for the operator, up to here.
 const EXCERPT: usize = 500;
 /// Headers of a message that would change what the request is are not passed on.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 15] = [
     "authorization",
     "connection",
+    "cookie",
     "content-encoding",
     "content-length",
     "content-type",
     "expect",
     "host",
     "idempotency-key",
+    "keep-alive",
+    "proxy-authorization",
     "te",
     "transfer-encoding",
     "trailer",
@@ -41,12 +45,12 @@ const RESERVED: [&str; 12] = [
 /// | answer | what becomes of the message |
 /// |---|---|
 /// | 2xx | delivered |
-/// | 400, 405, 406, 409, 410, 411, 413, 414, 415, 422 | dead letter: this message will never be taken |
-/// | 429, 503 with `Retry-After` | again, not before that time |
-/// | anything else, or none: 401, 404, 5xx, redirects, no connection | again, after a backoff |
+/// | 400, 406, 411, 413, 414, 415, 422 | dead letter: this message will never be taken |
+/// | 429, 503 with `Retry-After` | again after that time, or when the lease ends if that is earlier |
+/// | anything else, or none: 401, 404, 409, 410, 5xx, redirects, no connection | again, after a backoff |
 ///
 /// So an endpoint that has moved, or lost its password, stops the partition and buries nothing.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HttpSink {
     client: Client,
     url: Template,
@@ -58,7 +62,7 @@ pub struct HttpSink {
 }
 
 /// Configures an [`HttpSink`].
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use = "call `build`"]
 pub struct HttpSinkBuilder {
     url: String,
@@ -70,13 +74,39 @@ pub struct HttpSinkBuilder {
     timeout: Duration,
 }
 
+impl fmt::Debug for HttpSinkBuilder {
+    /// Without what may be a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpSinkBuilder")
+            .field("mode", &self.mode)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for HttpSink {
+    /// Without what may be a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpSink")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A URL's beginning up to its path, and the rest.
+fn split_host(url: &str) -> (&str, &str) {
+    let host = url.find("://").map_or(0, |scheme| scheme + 3);
+    let path = url[host..].find(['/', '?', '#']);
+    url.split_at(path.map_or(url.len(), |path| host + path))
+}
+
 impl HttpSink {
     /// Begins the configuration of a sink that posts to this URL, which may be a [`Template`].
     pub fn to(url: impl Into<String>) -> HttpSinkBuilder {
         HttpSinkBuilder {
             url: url.into(),
             mode: CloudEventMode::Binary,
-            source: "/outbox/{queue}".to_owned(),
+            source: "/outbox/{queue}/{partition}".to_owned(),
             content_type: "application/json".to_owned(),
             headers: Vec::new(),
             secret: None,
@@ -92,7 +122,8 @@ impl HttpSinkBuilder {
         self
     }
 
-    /// The event's `source`, which may be a [`Template`]. Default `/outbox/{queue}`.
+    /// The event's `source`, which may be a [`Template`]. Default
+    /// `/outbox/{queue}/{partition}`.
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = source.into();
         self
@@ -135,6 +166,20 @@ impl HttpSinkBuilder {
         if !known.iter().any(|scheme| self.url.starts_with(scheme)) {
             return Err(invalid("url", &self.url, "an http:// or https:// URL"));
         }
+        // With placeholders only behind the host: no message may choose that.
+        let (host, path) = split_host(&self.url);
+        let filled = path.replace(['{', '}'], "");
+        if host.contains('{') || Url::parse(&format!("{host}{filled}")).is_err() {
+            let allowed = "a URL whose host is written out";
+            return Err(invalid("url", host, allowed));
+        }
+        if HeaderValue::try_from(&self.content_type).is_err() {
+            let allowed = "visible ASCII characters";
+            return Err(invalid("content_type", &self.content_type, allowed));
+        }
+        if self.timeout.is_zero() {
+            return Err(invalid("timeout", "0", "longer than 0"));
+        }
         let mut headers = HeaderMap::new();
         for (name, value) in &self.headers {
             let allowed = "a header's name";
@@ -144,6 +189,8 @@ impl HttpSinkBuilder {
             let value = HeaderValue::try_from(value).map_err(|_| {
                 invalid("header", name, "given a value of visible ASCII characters")
             })?;
+            let mut value = value;
+            value.set_sensitive(true);
             headers.insert(header, value);
         }
         let secret = self.secret.as_deref().map(Secret::parse).transpose()?;
@@ -184,11 +231,14 @@ impl Sink for HttpSink {
 
 impl HttpSink {
     async fn post(&self, message: &OutboxMessage) -> Result<(), Refusal> {
-        let url = self.url.fill(message).map_err(Refusal::never)?;
-        let url = Url::parse(&url).map_err(|error| Refusal::never(format!("{url}: {error}")))?;
+        let url = self.url.fill_with(message, percent_encoded);
+        let url = url.map_err(Refusal::never)?;
+        // Without the URL, which may hold a password.
+        let url = Url::parse(&url).map_err(|error| Refusal::never(format!("its URL: {error}")))?;
         let source = self.source.fill(message).map_err(Refusal::never)?;
-        let content_type = message.headers.get("content-type");
-        let content_type = content_type.map_or(&*self.content_type, String::as_str);
+        let mut headers = message.headers.iter();
+        let content_type = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        let content_type = content_type.map_or(&*self.content_type, |(_, value)| value);
         let (mut headers, body) = self.mode.encode(message, &source, content_type)?;
         headers.extend(passed_on(message));
         headers.insert("idempotency-key", visible(&message.id.to_string())?);
@@ -206,10 +256,20 @@ impl HttpSink {
             return Ok(());
         }
         let after = retry_after(answer.headers(), SystemTime::now());
-        let said = answer.text().await.unwrap_or_default();
-        let said: String = said.trim().chars().take(EXCERPT).collect();
-        Err(verdict(status, after, &said))
+        Err(verdict(status, after, &excerpt(answer).await))
     }
+}
+
+/// The beginning of what an endpoint said, however much that is.
+async fn excerpt(mut answer: reqwest::Response) -> String {
+    let mut said = Vec::new();
+    while said.len() < EXCERPT
+        && let Ok(Some(more)) = answer.chunk().await
+    {
+        said.extend_from_slice(&more[..more.len().min(EXCERPT)]);
+    }
+    said.truncate(EXCERPT);
+    String::from_utf8_lossy(&said).trim().to_owned()
 }
 
 /// An error and what caused it.
@@ -230,7 +290,7 @@ fn verdict(status: StatusCode, after: Option<Duration>, said: &str) -> Refusal {
         said => format!("the endpoint answered {status}: {said}"),
     };
     match status.as_u16() {
-        400 | 405 | 406 | 409..=411 | 413..=415 | 422 => Refusal::Never { reason },
+        400 | 406 | 411 | 413..=415 | 422 => Refusal::Never { reason },
         _ => Refusal::Later { reason, after },
     }
 }
@@ -249,13 +309,31 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 fn passed_on(message: &OutboxMessage) -> HeaderMap {
     let header = |(name, value): (&String, &String)| {
         let name = HeaderName::try_from(name).ok()?;
-        let own = ["ce-", "webhook-"]
+        let own = ["ce-", "outbox-", "webhook-"]
             .iter()
             .any(|own| name.as_str().starts_with(own));
         let passed = !own && !RESERVED.contains(&name.as_str());
         Some((name, HeaderValue::try_from(value).ok()?)).filter(|_| passed)
     };
     message.headers.iter().filter_map(header).collect()
+}
+
+/// One segment of a URL, whatever is in it.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            // A segment of dots means another place.
+            b'.' if !text.trim_matches('.').is_empty() => encoded.push('.'),
+            byte => {
+                let _ = fmt::Write::write_fmt(&mut encoded, format_args!("%{byte:02X}"));
+            }
+        }
+    }
+    encoded
 }
 
 /// A header's value of what we made ourselves.
@@ -273,12 +351,21 @@ mod tests {
             Refusal::Never { .. } => "never",
             Refusal::Later { .. } => "later",
         };
-        for status in [400, 409, 410, 413, 415, 422] {
+        for status in [400, 413, 415, 422] {
             assert_eq!(fate(status), "never", "{status}");
         }
-        for status in [301, 401, 403, 404, 408, 412, 425, 429, 500, 502, 503] {
+        for status in [
+            301, 401, 403, 404, 405, 408, 409, 410, 412, 425, 429, 500, 502, 503,
+        ] {
             assert_eq!(fate(status), "later", "{status}");
         }
+    }
+
+    #[test]
+    fn a_key_stays_in_its_segment() {
+        assert_eq!(percent_encoded("a.b-1"), "a.b-1");
+        assert_eq!(percent_encoded("../x?y#z"), "..%2Fx%3Fy%23z");
+        assert_eq!(percent_encoded(".."), "%2E%2E");
     }
 
     #[test]
@@ -304,6 +391,13 @@ mod tests {
             refused(HttpSink::to("ftp://x")),
             "url is \"ftp://x\", but must be an http:// or https:// URL"
         );
+        for url in ["http://{key}.example/", "http://host:99999/x"] {
+            assert!(
+                refused(HttpSink::to(url)).contains("host is written out"),
+                "{url}"
+            );
+        }
+        assert!(refused(HttpSink::to("http://x").content_type("a\nb")).contains("content_type"));
         let secret = refused(HttpSink::to("http://x").signed_with("$$$"));
         assert!(
             secret.contains("secret") && !secret.contains("$$$"),

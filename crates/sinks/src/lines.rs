@@ -1,7 +1,7 @@
 //! JSON lines, to a file or to standard output: for a look, for a pipe, for an archive.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,16 +29,32 @@ impl LinesSink {
         Self(Arc::new(Mutex::new(Target::Stdout)))
     }
 
-    /// To the end of a file, which is made if it is not there.
+    /// To the end of a file, which is made if it is not there, and belongs to this sink as long as there is
+    /// one: others could not tell whose half a line is.
     pub fn file(path: impl AsRef<Path>) -> Result<Self, SinkError> {
         let path = path.as_ref();
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(|error| SinkError::File {
+        let file = open(path).map_err(|error| SinkError::File {
             path: path.display().to_string(),
             error,
         })?;
         Ok(Self(Arc::new(Mutex::new(Target::File(file)))))
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).create(true).append(true).open(path)?;
+    file.try_lock()?;
+    if file.metadata()?.len() > 0 {
+        let mut last = [0];
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+        if last != *b"\n" {
+            // A process that died in the middle of a line left it. What it said comes again.
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file)
 }
 
 impl Sink for LinesSink {

@@ -28,19 +28,28 @@ enum Part {
 impl Template {
     /// Filled in with what the message has. An error says what it has not.
     pub fn fill(&self, message: &OutboxMessage) -> Result<String, String> {
+        self.fill_with(message, str::to_owned)
+    }
+
+    /// The same, with what comes from the message encoded.
+    pub(crate) fn fill_with(
+        &self,
+        message: &OutboxMessage,
+        encode: impl Fn(&str) -> String,
+    ) -> Result<String, String> {
         let mut filled = String::new();
         for part in &self.parts {
             match part {
                 Part::Text(text) => filled.push_str(text),
-                Part::Queue => filled.push_str(&message.queue),
+                Part::Queue => filled.push_str(&encode(&message.queue)),
                 Part::Partition => filled.push_str(&message.partition.to_string()),
-                Part::Type => filled.push_str(&message.payload_type),
+                Part::Type => filled.push_str(&encode(&message.payload_type)),
                 Part::Key => match &message.key {
-                    Some(key) => filled.push_str(key),
+                    Some(key) => filled.push_str(&encode(key)),
                     None => return Err(format!("{self} needs a key, and the message has none")),
                 },
                 Part::Header(name) => match message.headers.get(name) {
-                    Some(value) => filled.push_str(value),
+                    Some(value) => filled.push_str(&encode(value)),
                     None => {
                         return Err(format!("{self} needs a header {name:?} that is not there"));
                     }

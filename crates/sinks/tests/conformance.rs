@@ -11,7 +11,7 @@ use brokers::{Answer, Arrived, Broker, Http, Lines};
 use outbox::{
     DeadLetterFilter, EnqueueMessage, Outbox, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
 };
-use outbox_sinks::{HttpSink, Sink, SinkExt as _};
+use outbox_sinks::{HttpSink, LinesSink, Sink, SinkExt as _};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{Sqlite, SqlitePool};
 use tempfile::TempDir;
@@ -176,6 +176,20 @@ async fn a_broker_that_goes_away_loses_nothing_and_keeps_the_order<B: Broker>() 
     source.settled(930).await;
     assert_complete_and_in_order(&broker.arrived(), 930);
     source.handle.stop().await;
+}
+
+#[test]
+fn half_a_line_spoils_no_other_and_a_file_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("messages.jsonl");
+    std::fs::write(&path, "{\"id\": \"1\"}\n{\"id\": ").unwrap();
+    let first = LinesSink::file(&path).unwrap();
+    let lines = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(lines, "{\"id\": \"1\"}\n{\"id\": \n");
+    let second = LinesSink::file(&path).unwrap_err().to_string();
+    assert!(second.contains("messages.jsonl"), "{second}");
+    drop(first);
+    LinesSink::file(&path).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

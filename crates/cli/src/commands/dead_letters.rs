@@ -105,7 +105,8 @@ impl Filter {
 /// Named by their numbers, or by a filter: pending ones.
 #[derive(Debug, clap::Args)]
 struct Selection {
-    /// Their numbers; without any, all that the filter lets through
+    /// Their numbers; without any, all pending ones that the filter lets through
+    #[arg(conflicts_with_all = ["queue", "partition", "payload_type"])]
     ids: Vec<i64>,
     #[command(flatten)]
     filter: Filter,
@@ -115,18 +116,19 @@ struct Selection {
 }
 
 impl Selection {
-    /// What to say when as many were found as were asked for.
-    fn rest(&self, found: usize) -> &'static str {
-        if self.ids.is_empty() && found >= self.filter.limit as usize {
-            "; there may be more: run it again, or raise --limit"
-        } else {
-            ""
-        }
-    }
-
     async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
         if self.ids.is_empty() {
             let filter = self.filter.of(outbox)?.status(DeadLetterStatus::Pending);
+            let waiting = on!(outbox, handle => handle.outbox().dead_letter_count(&filter).await)?;
+            if waiting > u64::from(self.filter.limit) {
+                // The newest of them first would come before the oldest.
+                let message = format!(
+                    "{waiting} are pending, and --limit is {}",
+                    self.filter.limit
+                );
+                return Err(Failure::usage(message)
+                    .way_out("raise it, or narrow it down with --queue, --partition or --type"));
+            }
             let mut letters = list(outbox, &filter).await?;
             // The oldest first: that is the order in which they come again.
             letters.reverse();

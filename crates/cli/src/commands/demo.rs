@@ -33,7 +33,7 @@ use worker::Worker;
 /// Orders are placed in transactions, every fifth of which is rolled back. Two processes deliver them,
 /// and write down what they deliver; one of them is killed, and replaced. One order is poison. Then the
 /// books are compared. It runs on SQLite in a temporary folder, without any set-up, or on the database
-/// that --database-url names, in tables of its own that are removed in the end.
+/// that --database-url names (not one that only the environment names), in tables of its own that are removed in the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   outbox demo
@@ -67,7 +67,7 @@ pub(crate) async fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir()?;
-    let url = match context.target.given_url() {
+    let url = match context.target.explicit_url() {
         Some(url) => url.to_owned(),
         None => embedded(folder.path()).await?,
     };
@@ -94,14 +94,13 @@ async fn perform<DB: Shop>(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let tables = OwnTables::claim(&pool, PREFIX).await?;
-    let work = async {
-        let mut connection = pool.acquire().await?;
-        // What a demo that was cut short has left.
-        DB::close(&mut connection).await?;
-        DB::open(&mut connection).await?;
-        drop(connection);
-        play(args, pool.clone(), url, output).await
-    };
+    let work = async { play(args, pool.clone(), url, output).await };
+    // Not over what is there: it may be somebody's.
+    DB::open(&mut *pool.acquire().await?).await.map_err(|error| {
+        Failure::from(error).way_out(
+            "if a demo that was cut short left outbox_demo_orders and outbox_demo_deliveries, drop them",
+        )
+    })?;
     let done = tables.lend(work).await;
     DB::close(&mut *pool.acquire().await?).await?;
     done

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outbox::{Backend, EnqueueMessage, Outbox, OutboxError, OutboxMessageId, Partitions};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::Context;
@@ -65,10 +66,11 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 /// A message on a line.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
-    payload: Option<Value>,
+    #[serde(default, deserialize_with = "as_written")]
+    payload: Option<Box<RawValue>>,
     payload_base64: Option<String>,
     key: Option<String>,
     partition: Option<u32>,
@@ -76,6 +78,11 @@ struct Line {
     payload_type: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
+}
+
+/// A null is a payload too.
+fn as_written<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(json).map(Some)
 }
 
 impl Args {
@@ -105,8 +112,11 @@ impl Args {
     fn read_line(&self, text: &str) -> Result<EnqueueMessage, String> {
         let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let payload = match (line.payload, line.payload_base64) {
-            (Some(Value::String(text)), None) => text.into_bytes(),
-            (Some(value), None) => value.to_string().into_bytes(),
+            // A string is taken as it is, everything else as it is written.
+            (Some(json), None) => match serde_json::from_str(json.get()) {
+                Ok(Value::String(text)) => text.into_bytes(),
+                _ => json.get().as_bytes().to_vec(),
+            },
             (None, Some(text)) => STANDARD
                 .decode(text)
                 .map_err(|error| format!("payload_base64: {error}"))?,
@@ -191,7 +201,11 @@ async fn lines<DB: Backend>(
     let mut bytes = 0;
     let mut input = io::stdin().lock().lines().zip(1_u64..).peekable();
     while let Some((line, number)) = input.next() {
-        let line = line?;
+        let line = line.map_err(|error| {
+            Failure::usage(format!("line {number}: {error}")).way_out(format!(
+                "{done} messages of the lines before it were enqueued"
+            ))
+        })?;
         if !line.trim().is_empty() {
             let message = args.read_line(&line).map_err(|error| {
                 Failure::usage(format!("line {number}: {error}")).way_out(format!(
@@ -221,4 +235,39 @@ async fn lines<DB: Backend>(
         return Ok(());
     }
     output.line(format!("{done} messages enqueued"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Enqueue {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn payload(line: &str) -> Result<String, String> {
+        let Enqueue { args } = Enqueue::parse_from(["enqueue", "orders", "--json-lines"]);
+        let message = args.read_line(line)?;
+        Ok(String::from_utf8_lossy(message.payload()).into_owned())
+    }
+
+    #[test]
+    fn a_payload_is_enqueued_as_it_is_written() {
+        let odd = r#"{"z":1,"a":123456789012345678901234567890,"d":1.10}"#;
+        assert_eq!(
+            payload(&format!("{{\"payload\":{odd}}}")).as_deref(),
+            Ok(odd)
+        );
+        assert_eq!(
+            payload(r#"{"payload":"pl\u0061in"}"#).as_deref(),
+            Ok("plain")
+        );
+        assert_eq!(payload(r#"{"payload":null}"#).as_deref(), Ok("null"));
+        assert_eq!(payload(r#"{"payload_base64":"aGk="}"#).as_deref(), Ok("hi"));
+        assert!(payload(r#"{"key":"k"}"#).unwrap_err().contains("neither"));
+    }
 }

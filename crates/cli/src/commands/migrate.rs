@@ -1,14 +1,14 @@
 //! `outbox migrate`: the tables, made, removed, or as SQL for an administrator.
 
 use clap::{Subcommand, ValueEnum};
-use outbox::{Backend, Schema, TablePrefix};
+use outbox::{Backend, OutboxError, Schema, TablePrefix};
 use serde_json::json;
 use sqlx::{MySql, Pool, Postgres, Sqlite};
 
 use crate::Context;
 use crate::ask::Confirmation;
 use crate::connection::on;
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::output::Output;
 
 /// Make, check or remove the outbox's tables
@@ -107,9 +107,12 @@ async fn migrate<DB: Backend>(
             (before, found) => format!("version {before} → {found}"),
         })?;
     }
-    if matches!(args.what, What::Status) && found != needed {
-        let message = format!("this command needs version {needed}");
-        return Err(Failure::new(Code::Schema, message).way_out("run: outbox migrate up"));
+    if matches!(args.what, What::Up | What::Status) && found != needed {
+        return Err(OutboxError::SchemaVersion {
+            found,
+            expected: needed,
+        }
+        .into());
     }
     Ok(())
 }

@@ -51,11 +51,14 @@ pub(crate) async fn run(
         "put message {} (number {} of partition {partition} of {queue}) into the dead letters",
         head.id, head.seq
     ))?;
-    let skipped = on!(&outbox, handle => handle.outbox().skip(queue, *partition, reason).await)?;
-    let Some(skipped) = skipped else {
-        let message = format!("nothing waits any more in partition {partition} of {queue}");
-        return Err(Failure::new(Code::Missing, message));
-    };
+    let skipped = head.id;
+    let skip = on!(&outbox, handle => {
+        handle.outbox().skip_message(queue, *partition, skipped, reason).await
+    });
+    if !skip? {
+        let message = format!("message {skipped} was settled meanwhile: nothing was skipped");
+        return Err(Failure::new(Code::Missing, message).way_out("look again with: outbox peek"));
+    }
     if output.is_json() {
         let id = skipped.to_string();
         return output.json(&json!({ "queue": queue, "partition": partition, "skipped": id }));

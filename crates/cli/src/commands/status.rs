@@ -52,6 +52,9 @@ pub(crate) async fn run(
             output.clear()?;
         }
         show(args, &outbox, output).await?;
+        if output.is_unheard() {
+            return Ok(());
+        }
     }
 }
 

@@ -32,10 +32,21 @@ impl<DB> Command<DB> {
         self.run_with(arguments, "")
     }
 
+    /// With the URL on the command line, and not in the environment.
+    pub(crate) fn run_named(&self, arguments: &[&str]) -> Ran {
+        let url = ["--database-url", &self.url];
+        Self::spawn(&[arguments, &url].concat(), "", None)
+    }
+
     pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
+        Self::spawn(arguments, input, Some(&self.url))
+    }
+
+    fn spawn(arguments: &[&str], input: &str, url: Option<&str>) -> Ran {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
             .args(arguments)
-            .env("OUTBOX_DATABASE_URL", &self.url)
+            .env_remove("OUTBOX_DATABASE_URL")
+            .envs(url.map(|url| ("OUTBOX_DATABASE_URL", url)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -217,14 +217,28 @@ pub(crate) async fn a_peek_shows_what_waits_and_changes_nothing<DB: Dialect>(sta
     assert_eq!(peek(Some(4), 3).await, waiting[1..4]);
     assert_eq!(peek(Some(6), 10).await, waiting[3..]);
     assert_eq!(peek(Some(8), 10).await, []);
+    assert_eq!(peek(Some(i64::MIN), u32::MAX).await, waiting);
+    assert_eq!(peek(Some(i64::MAX), u32::MAX).await, []);
     assert_eq!(outbox.peek("orders", 1, None, 10).await.unwrap(), []);
     let refused = outbox.peek("orders", 4, None, 10).await.unwrap_err();
     assert!(matches!(refused, OutboxError::PartitionOutOfRange { .. }));
 
     assert_eq!(collector.texts(), ["settled", "too"]);
+    // Only the one that was looked at is skipped.
+    let [a, b] = [0, 1].map(|place| outbox.peek("orders", 0, Some(3 + place), 1));
+    let (a, b) = (a.await.unwrap()[0].id, b.await.unwrap()[0].id);
+    let skip = async |id| {
+        outbox
+            .skip_message("orders", 0, id, "by hand")
+            .await
+            .unwrap()
+    };
+    assert!(!skip(b).await, "it is not the first");
+    assert!(skip(a).await);
+    assert!(!skip(a).await, "it is gone");
     outbox.resume("orders", None).await.unwrap();
-    collector.wait_for(7).await;
-    assert_eq!(collector.texts()[2..], ["a", "b", "c", "d", "e"]);
+    collector.wait_for(6).await;
+    assert_eq!(collector.texts()[2..], ["b", "c", "d", "e"]);
     handle.stop().await;
 }
 

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outbox::OutboxMessage;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::visible;
@@ -61,7 +62,8 @@ fn attributes(message: &OutboxMessage, source: &str) -> Vec<(&'static str, Strin
             "time",
             humantime::format_rfc3339_millis(message.created_at).to_string(),
         ),
-        ("sequence", message.seq.to_string()),
+        // Texts sort like numbers only if they are as long.
+        ("sequence", format!("{:019}", message.seq)),
     ];
     if let Some(key) = &message.key {
         attributes.push(("partitionkey", key.clone()));
@@ -88,15 +90,23 @@ fn structured(message: &OutboxMessage, source: &str, content_type: &str) -> Vec<
         .map(|(name, value)| (name.to_owned(), json!(value)))
         .collect();
     event.insert("datacontenttype".to_owned(), json!(content_type));
-    let is_json = content_type.ends_with("/json") || content_type.ends_with("+json");
-    let parsed = serde_json::from_slice::<Value>(&message.payload).ok();
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    let media_type = media_type.to_ascii_lowercase();
+    let is_json = media_type.ends_with("/json") || media_type.ends_with("+json");
+    // As it is written: numbers and the order of fields are the application's.
+    let parsed = serde_json::from_slice::<&RawValue>(&message.payload).ok();
     let (field, data) = match (parsed, std::str::from_utf8(&message.payload)) {
-        (Some(parsed), _) if is_json => ("data", parsed),
-        (_, Ok(text)) if !is_json => ("data", json!(text)),
-        _ => ("data_base64", json!(STANDARD.encode(&message.payload))),
+        (Some(parsed), _) if is_json => ("data", parsed.get().to_owned()),
+        (_, Ok(text)) if !is_json => ("data", json!(text).to_string()),
+        _ => {
+            let encoded = STANDARD.encode(&message.payload);
+            ("data_base64", json!(encoded).to_string())
+        }
     };
-    event.insert(field.to_owned(), data);
-    Value::Object(event).to_string().into_bytes()
+    let mut event = Value::Object(event).to_string();
+    // Before the closing brace.
+    event.truncate(event.len() - 1);
+    format!("{event},\"{field}\":{data}}}").into_bytes()
 }
 
 #[cfg(test)]
@@ -119,7 +129,7 @@ mod tests {
             ("ce-specversion", "1.0"),
             ("ce-type", "order.placed"),
             ("ce-source", "/outbox/orders"),
-            ("ce-sequence", "7"),
+            ("ce-sequence", "0000000000000000007"),
             ("ce-partitionkey", "%C5%BE%201%25"),
             ("content-type", "application/json"),
         ] {
@@ -137,6 +147,8 @@ mod tests {
         let json = event(br#"{"a":1}"#, "application/json");
         assert_eq!(json["data"], json!({ "a": 1 }));
         assert_eq!(json["partitionkey"], "ž 1%");
+        let charset = event(br#"{"a":1}"#, "application/JSON; charset=utf-8");
+        assert_eq!(charset["data"], json!({ "a": 1 }));
         assert_eq!(event(b"plain", "text/plain")["data"], "plain");
         assert_eq!(event(&[0, 255], "image/png")["data_base64"], "AP8=");
         assert_eq!(

@@ -46,7 +46,7 @@ impl Requeue {
         if output.is_json() {
             return Ok(());
         }
-        output.line(format!("{done} requeued{}", self.selection.rest(done)))
+        output.line(format!("{done} requeued"))
     }
 }
 
@@ -183,7 +183,12 @@ impl Cleanup {
         if output.is_json() {
             return output.json(&json!({ "deleted": done }));
         }
-        output.line(format!("{done} deleted"))
+        let more = if done >= u64::from(self.filter.limit) {
+            "; there may be more: run it again, or raise --limit"
+        } else {
+            ""
+        };
+        output.line(format!("{done} deleted{more}"))
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use super::shop::Shop;
 use super::{Order, PARTITIONS, PREFIX, QUEUE};
 use crate::Context;
-use crate::connection::on;
+use crate::connection::{URL, on};
 use crate::failure::{Code, Failure};
 
 /// Short, so that a process that was killed is replaced while somebody watches.
@@ -33,7 +33,7 @@ impl Worker {
         let child = Command::new(std::env::current_exe()?)
             .arg("demo-worker")
             // Not an argument: others can read those.
-            .env("OUTBOX_DATABASE_URL", url)
+            .env(URL, url)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .kill_on_drop(true)

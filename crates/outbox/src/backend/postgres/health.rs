@@ -10,6 +10,7 @@ use super::signals;
 use crate::backend::prefix::query;
 use crate::backend::{Answer, Store};
 use crate::health::{Finding, Vitals};
+use crate::patience::FIRST;
 
 /// A slot that holds back so many transactions holds back the vacuum.
 const SLOT_AGE: i64 = 10_000_000;
@@ -31,19 +32,27 @@ pub(super) async fn vitals(store: &Store<Postgres>) -> Answer<Vitals> {
         (i64::from(pid), Duration::from_secs(seconds))
     });
     let mut findings = findings(&row)?;
-    findings.push(if signals::has_own_session(store).await? {
-        Finding::fine("signals", "processes hear each other at once")
-    } else {
-        Finding::notice(
+    // It needs a connection of its own, of which there may be none left.
+    let own = tokio::time::timeout(FIRST, signals::has_own_session(store)).await;
+    findings.push(match own {
+        Ok(Ok(true)) => Finding::fine("signals", "processes hear each other at once"),
+        Ok(Ok(false)) => Finding::notice(
             "signals",
             "a pooler stands before the database",
             "processes do not hear each other, and look every 80 ms instead. Give workers a direct \
              connection if that is too slow.",
-        )
+        ),
+        Ok(Err(_)) | Err(_) => Finding::notice(
+            "signals",
+            "no further connection could be made to try them",
+            "processes that cannot listen look every 80 ms instead. See whether connections are left.",
+        ),
     });
+    let sees_all: bool = row.try_get("sees_all")?;
     Ok(Vitals {
         now_millis: row.try_get("now_millis")?,
         oldest_transaction,
+        blind: (!sees_all).then_some("GRANT pg_read_all_stats"),
         connections: Some((row.try_get("connections")?, row.try_get("max_connections")?)),
         findings,
     })
@@ -81,17 +90,17 @@ fn findings(row: &PgRow) -> Result<Vec<Finding>, sqlx::Error> {
              notify fail. End that session.",
         ));
     }
-    if !row.try_get::<bool, _>("autovacuum")? {
-        findings.push(Finding::problem(
-            "vacuum",
-            "autovacuum is off",
-            "deleted messages stay on disk for ever, and reading gets slower. Turn it on.",
-        ));
-    }
+    let autovacuum: bool = row.try_get("autovacuum")?;
     let dead: Option<i64> = row.try_get("dead_rows")?;
     let live: Option<i64> = row.try_get("live_rows")?;
     let (dead, live) = (dead.unwrap_or(0), live.unwrap_or(0));
-    findings.push(if dead > DEAD_ROWS && dead > live {
+    findings.push(if !autovacuum {
+        Finding::problem(
+            "vacuum",
+            "autovacuum is off",
+            "deleted messages stay on disk for ever, and reading gets slower. Turn it on.",
+        )
+    } else if dead > DEAD_ROWS && dead > live {
         Finding::problem(
             "vacuum",
             format!("{dead} deleted rows, and {live} live ones"),

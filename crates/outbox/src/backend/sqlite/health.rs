@@ -18,13 +18,14 @@ pub(super) async fn vitals(store: &Store<Sqlite>) -> Answer<Vitals> {
     let wal = file.and_then(|file| std::fs::metadata(format!("{file}-wal")).ok());
     let wal = wal.map_or(0, |wal| wal.len());
     let finding = match (&*mode, wal) {
-        ("wal", wal) if wal > LARGE_WAL => Finding::problem(
+        ("wal", wal) if wal > LARGE_WAL => Finding::notice(
             "journal",
             format!("the write-ahead log has grown to {} MiB", wal / 1024 / 1024),
-            "a connection has been reading for long, and nothing can be moved out of the log. Find it, \
-             and end it.",
+            "it never shrinks by itself. If it goes on growing, a connection has been reading for long: \
+             find it, and end it.",
         ),
         ("wal", _) => Finding::fine("journal", "write-ahead log"),
+        ("memory", _) => Finding::fine("journal", "in memory"),
         (mode, _) => Finding::notice(
             "journal",
             format!("the journal's mode is {mode}"),

@@ -8,10 +8,13 @@ CROSS JOIN LATERAL (
     SELECT GREATEST(r.first_seq, head.after + 1) + item.place - 1 AS seq, item.id
     FROM {prefix}runs r
     CROSS JOIN LATERAL UNNEST(r.ids[
-        GREATEST(head.after - r.first_seq + 2, 1) : head.after + $3 - r.first_seq + 1
+        GREATEST(LEAST(head.after - r.first_seq + 2, 2000), 1)
+        : LEAST(head.after + $3 - r.first_seq + 1, 2000)
     ]) WITH ORDINALITY AS item (id, place)
     WHERE r.partition_id = head.partition_id AND r.last_seq > head.after
       AND r.first_seq <= head.after + $3
+      -- No run has more than 1000: so the index need not be read to its end, and no place overflows.
+      AND r.last_seq < head.after + $3 + 1000
 ) AS item
 CROSS JOIN LATERAL (SELECT * FROM {prefix}messages m WHERE m.id = item.id OFFSET 0) AS m
 ORDER BY item.seq
