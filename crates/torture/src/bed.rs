@@ -149,8 +149,12 @@ async fn torture<DB: Dialect>(
     over.cancel();
     let looks = watcher.await?;
     supervisor.await??;
-    for worker in 0..WORKERS {
-        bed.worker(worker).await.stop().await?;
+    for number in 0..WORKERS {
+        let mut worker = bed.worker(number).await;
+        if let Err(error) = worker.stop().await {
+            stuck.push(format!("worker {number}: {error:#}"));
+            worker.kill().await;
+        }
     }
     handle.stop().await;
     let waits = prompt::waits(&bed.strangers).await?;

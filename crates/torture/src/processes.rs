@@ -203,11 +203,26 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
+    /// What each of its threads waits for, as far as the system tells.
+    fn threads(&self) -> String {
+        let tasks = self.number.map(|pid| format!("/proc/{pid}/task"));
+        let tasks = tasks.and_then(|tasks| std::fs::read_dir(tasks).ok());
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let thread = |task: std::fs::DirEntry| {
+            let [name, waits] = ["comm", "wchan"].map(|file| read(task.path().join(file)));
+            format!("{} in {waits}", name.trim())
+        };
+        let threads = tasks.into_iter().flatten().flatten().map(thread);
+        threads.collect::<Vec<_>>().join(", ")
+    }
+
     /// Asks it to stop, and waits for the end. What it said.
     pub(crate) async fn stop(&mut self) -> Result<Vec<String>> {
         drop(self.input.take());
-        let status = timeout(STOP, self.child.wait());
-        let status = status.await.context("a process does not stop")??;
+        let Ok(status) = timeout(STOP, self.child.wait()).await else {
+            bail!("a process does not stop; its threads: {}", self.threads());
+        };
+        let status = status?;
         clock::clear(self.number);
         if !status.success() {
             bail!("a process that was asked to stop ended with {status}");
