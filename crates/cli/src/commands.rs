@@ -38,6 +38,12 @@ fn unknown_queue(outbox: &AnyOutbox, error: OutboxError) -> Failure {
     })
 }
 
+/// The partitions of a queue; an unknown one is an error, and not one without anything in it.
+fn partitions_of(outbox: &AnyOutbox, queue: &str) -> Result<Vec<i64>, Failure> {
+    on!(outbox, handle => handle.outbox().partition_ids(queue))
+        .map_err(|error| unknown_queue(outbox, error))
+}
+
 /// Adds the fields of one JSON object to another.
 fn merge(document: &mut Value, more: Value) {
     if let (Value::Object(document), Value::Object(more)) = (document, more) {

@@ -3,7 +3,7 @@
 mod cloud_event;
 mod signature;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 use outbox::OutboxMessage;
@@ -231,7 +231,7 @@ impl Sink for HttpSink {
 
 impl HttpSink {
     async fn post(&self, message: &OutboxMessage) -> Result<(), Refusal> {
-        let url = self.url.fill_with(message, percent_encoded);
+        let url = self.url.fill_with(message, segment);
         let url = url.map_err(Refusal::never)?;
         // Without the URL, which may hold a password.
         let url = Url::parse(&url).map_err(|error| Refusal::never(format!("its URL: {error}")))?;
@@ -319,18 +319,24 @@ fn passed_on(message: &OutboxMessage) -> HeaderMap {
 }
 
 /// One segment of a URL, whatever is in it.
-fn percent_encoded(text: &str) -> String {
+fn segment(text: &str) -> String {
+    // A segment of dots means another place.
+    let dots = text.trim_matches('.').is_empty();
+    percent_encoded(text, |byte| match byte {
+        b'.' => !dots,
+        byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~'),
+    })
+}
+
+/// Every byte that is not kept as `%` and its two digits.
+fn percent_encoded(text: &str, keeps: impl Fn(u8) -> bool) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            // A segment of dots means another place.
-            b'.' if !text.trim_matches('.').is_empty() => encoded.push('.'),
-            byte => {
-                let _ = fmt::Write::write_fmt(&mut encoded, format_args!("%{byte:02X}"));
-            }
+        if keeps(byte) {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(encoded, "%{byte:02X}");
         }
     }
     encoded
@@ -363,9 +369,9 @@ mod tests {
 
     #[test]
     fn a_key_stays_in_its_segment() {
-        assert_eq!(percent_encoded("a.b-1"), "a.b-1");
-        assert_eq!(percent_encoded("../x?y#z"), "..%2Fx%3Fy%23z");
-        assert_eq!(percent_encoded(".."), "%2E%2E");
+        assert_eq!(segment("a.b-1"), "a.b-1");
+        assert_eq!(segment("../x?y#z"), "..%2Fx%3Fy%23z");
+        assert_eq!(segment(".."), "%2E%2E");
     }
 
     #[test]

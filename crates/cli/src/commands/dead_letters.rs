@@ -84,12 +84,10 @@ struct Filter {
 }
 
 impl Filter {
-    /// A queue that does not exist is an error, and not one without dead letters.
     fn of(&self, outbox: &AnyOutbox) -> Result<DeadLetterFilter, Failure> {
         let mut filter = DeadLetterFilter::new().limit(self.limit);
         if let Some(queue) = &self.queue {
-            on!(outbox, handle => handle.outbox().partition_ids(queue).map(drop))
-                .map_err(|error| super::unknown_queue(outbox, error))?;
+            super::partitions_of(outbox, queue)?;
             filter = filter.queue(queue);
         }
         if let Some(partition) = self.partition {

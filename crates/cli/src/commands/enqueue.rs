@@ -141,8 +141,7 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let create = args.create.map(|partitions| (&*args.queue, partitions));
     let outbox = context.target.outbox_with(create).await?;
-    on!(&outbox, handle => handle.outbox().partition_ids(&args.queue).map(drop))
-        .map_err(|error| super::unknown_queue(&outbox, error))?;
+    super::partitions_of(&outbox, &args.queue)?;
     if args.json_lines {
         return on!(&outbox, handle => lines(args, handle.outbox(), output).await);
     }

@@ -44,8 +44,7 @@ pub(crate) async fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let outbox = context.target.outbox().await?;
-    let partitions = on!(&outbox, handle => handle.outbox().partition_ids(&args.queue))
-        .map_err(|error| super::unknown_queue(&outbox, error))?;
+    let partitions = super::partitions_of(&outbox, &args.queue)?;
     let partitions = match args.partition {
         Some(partition) => vec![partition],
         None => (0..)

@@ -38,9 +38,7 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let outbox = context.target.outbox().await?;
     if let Some(queue) = &args.queue {
-        // An unknown one is an error, and not an empty table.
-        on!(&outbox, handle => handle.outbox().partition_ids(queue).map(drop))
-            .map_err(|error| super::unknown_queue(&outbox, error))?;
+        super::partitions_of(&outbox, queue)?;
     }
     if !args.watch {
         return show(args, &outbox, output).await;

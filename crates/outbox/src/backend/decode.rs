@@ -151,20 +151,35 @@ macro_rules! process {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
-/// Reads [`ProcessStats`](crate::health::ProcessStats) from a row of any database.
-macro_rules! process_stats {
-    ($row:expr) => {{
-        let row = $row;
-        let queues: String = row.try_get("queues")?;
-        Ok(crate::health::ProcessStats::new(
-            crate::backend::Incarnation(row.try_get("incarnation")?),
-            crate::backend::decode::queue_list(&queues),
-            row.try_get("started_at")?,
-            row.try_get("seen_at")?,
-        ))
-    }};
+/// Makes the verbs that list queues and processes, for any database.
+macro_rules! directory {
+    ($row:ty) => {
+        async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
+            let queues = query!(store.sql.queues)
+                .try_map(|row: $row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                .fetch_all(&store.pool)
+                .await?;
+            Ok(queues)
+        }
+
+        async fn roster(store: &Store<Self>) -> Answer<Vec<crate::health::ProcessStats>> {
+            let roster = query!(store.sql.roster)
+                .try_map(|row: $row| {
+                    let queues: String = row.try_get("queues")?;
+                    Ok(crate::health::ProcessStats::new(
+                        Incarnation(row.try_get("incarnation")?),
+                        crate::backend::decode::queue_list(&queues),
+                        row.try_get("started_at")?,
+                        row.try_get("seen_at")?,
+                    ))
+                })
+                .fetch_all(&store.pool)
+                .await?;
+            Ok(roster)
+        }
+    };
 }
-pub(crate) use process_stats;
+pub(crate) use directory;
 
 /// Makes the functions that read which partitions of a queue are registered, for any database.
 macro_rules! registered {

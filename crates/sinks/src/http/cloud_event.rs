@@ -7,7 +7,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::visible;
+use super::{percent_encoded, visible};
 use crate::Refusal;
 
 /// Where an event's attributes are.
@@ -37,7 +37,7 @@ impl CloudEventMode {
                 for (name, value) in attributes(message, source) {
                     let name = HeaderName::try_from(format!("ce-{name}"));
                     let name = name.map_err(|error| Refusal::never(error.to_string()))?;
-                    headers.insert(name, visible(&percent_encoded(&value))?);
+                    headers.insert(name, visible(&attribute(&value))?);
                 }
                 message.payload.clone()
             }
@@ -73,15 +73,10 @@ fn attributes(message: &OutboxMessage, source: &str) -> Vec<(&'static str, Strin
 
 /// As the HTTP binding of CloudEvents says: what is no visible ASCII, a space, a quote or a percent sign
 /// is percent-encoded.
-fn percent_encoded(value: &str) -> String {
-    let mut encoded = String::new();
-    for byte in value.bytes() {
-        match byte {
-            b' ' | b'"' | b'%' | 0..=0x20 | 0x7f.. => encoded.push_str(&format!("%{byte:02X}")),
-            byte => encoded.push(char::from(byte)),
-        }
-    }
-    encoded
+fn attribute(value: &str) -> String {
+    percent_encoded(value, |byte| {
+        byte.is_ascii_graphic() && !matches!(byte, b'"' | b'%')
+    })
 }
 
 fn structured(message: &OutboxMessage, source: &str, content_type: &str) -> Vec<u8> {

@@ -24,7 +24,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
 use super::decode::{
-    partition_stats, process_stats, queue_list, registered, survey, unsettled_message,
+    directory, partition_stats, queue_list, registered, survey, unsettled_message,
 };
 use super::prefix::{query, statements};
 use super::{
@@ -34,7 +34,7 @@ use super::{
     sealed,
 };
 use crate::error::OutboxError;
-use crate::health::{ProcessStats, Vitals};
+use crate::health::Vitals;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -468,25 +468,7 @@ impl Backend for MySql {
         Ok(messages)
     }
 
-    async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let queues = query!(store.sql.queues)
-            .try_map(|row: MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?)))
-            .fetch_all(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(queues)
-    }
-
-    async fn roster(store: &Store<Self>) -> Answer<Vec<ProcessStats>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let roster = query!(store.sql.roster)
-            .try_map(|row: MySqlRow| process_stats!(row))
-            .fetch_all(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(roster)
-    }
+    directory!(MySqlRow);
 
     async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
         health::vitals(store).await

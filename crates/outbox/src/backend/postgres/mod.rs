@@ -14,7 +14,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
 
 use super::decode::{
-    partition_stats, process, process_stats, registered, stored_message, survey, unsettled_message,
+    directory, partition_stats, process, registered, stored_message, survey, unsettled_message,
 };
 use super::prefix::{query, statements};
 use super::{
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
-use crate::health::{ProcessStats, Vitals};
+use crate::health::Vitals;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -508,25 +508,7 @@ impl Backend for Postgres {
         Ok(messages)
     }
 
-    async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
-        let mut session = Session::open(store).await?;
-        let queues = query!(store.sql.queues)
-            .try_map(|row: PgRow| Ok((row.try_get(0)?, row.try_get(1)?)))
-            .fetch_all(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(queues)
-    }
-
-    async fn roster(store: &Store<Self>) -> Answer<Vec<ProcessStats>> {
-        let mut session = Session::open(store).await?;
-        let roster = query!(store.sql.roster)
-            .try_map(|row: PgRow| process_stats!(row))
-            .fetch_all(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(roster)
-    }
+    directory!(PgRow);
 
     async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
         health::vitals(store).await

@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 
 use super::decode::{
-    partition_stats, process, process_stats, registered, stored_message, survey, unsettled_message,
+    directory, partition_stats, process, registered, stored_message, survey, unsettled_message,
 };
 use super::prefix::{query, statements};
 use super::{
@@ -25,7 +25,7 @@ use super::{
     sealed,
 };
 use crate::error::OutboxError;
-use crate::health::{ProcessStats, Vitals};
+use crate::health::Vitals;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
@@ -417,25 +417,7 @@ impl Backend for Sqlite {
         Ok(messages)
     }
 
-    async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let queues = query!(store.sql.queues)
-            .try_map(|row: SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?)))
-            .fetch_all(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(queues)
-    }
-
-    async fn roster(store: &Store<Self>) -> Answer<Vec<ProcessStats>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let roster = query!(store.sql.roster)
-            .try_map(|row: SqliteRow| process_stats!(row))
-            .fetch_all(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(roster)
-    }
+    directory!(SqliteRow);
 
     async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
         health::vitals(store).await
