@@ -15,14 +15,22 @@ install_packages() { # PACKAGE…
   echo "${0##*/}: $by_hand" >&2
   local status=0
   (
-    # A file is the only way to ask for no cluster, and it must be gone afterwards: what happens at
-    # the user's own `apt-get install postgresql` is none of our business.
+    # Files are the only way to ask for no cluster and no service, and they must be gone afterwards: what
+    # happens at the user's own `apt-get install` is none of our business.
+    made=() file=
+    trap 'for file in "${made[@]}"; do
+      "${as_root[@]}" rm -f "$file"
+      "${as_root[@]}" rmdir --ignore-fail-on-non-empty "${file%/*}"
+    done' EXIT
     if [[ " $* " == *" postgresql "* ]]; then
-      no_cluster=/etc/postgresql-common/createcluster.d/outbox-tests.conf
-      trap '"${as_root[@]}" rm -f "$no_cluster"
-        "${as_root[@]}" rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"' EXIT
-      "${as_root[@]}" mkdir -p "${no_cluster%/*}"
-      echo 'create_main_cluster = false' | "${as_root[@]}" tee "$no_cluster" >/dev/null
+      made+=(/etc/postgresql-common/createcluster.d/outbox-tests.conf)
+      "${as_root[@]}" mkdir -p "${made[-1]%/*}"
+      echo 'create_main_cluster = false' | "${as_root[@]}" tee "${made[-1]}" >/dev/null
+    fi
+    if [[ ! -e /usr/sbin/policy-rc.d ]]; then
+      made+=(/usr/sbin/policy-rc.d)
+      printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "${made[-1]}" >/dev/null
+      "${as_root[@]}" chmod 755 "${made[-1]}"
     fi
     # In a session of its own, the terminal's Ctrl-C cannot stop it halfway through a package.
     "${as_root[@]}" apt-get -q update &&

@@ -5,6 +5,8 @@
 # and the functions that carry its name.
 
 all_databases=(postgres mariadb mysql sqlite)
+# What sinks publish to, by the names of their features. Tests start these themselves.
+all_brokers=(nats rabbitmq redis mqtt)
 
 # The administrator account of every server that is started here.
 administrator=outbox
@@ -81,6 +83,21 @@ find_unpacked() { # NAME
 
 find_mysql() { find_unpacked mysql; }
 find_pgbouncer() { find_unpacked pgbouncer; }
+
+find_nats() { program nats-server; }
+find_redis() { program redis-server; }
+find_mqtt() { program mosquitto; }
+find_rabbitmq() { [[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]] && echo /usr/lib/rabbitmq/bin/rabbitmq-server; }
+
+# Prints the brokers whose programs are here, comma-separated.
+brokers_here() {
+  local broker
+  local -a found=()
+  for broker in "${all_brokers[@]}"; do
+    if "find_$broker" >/dev/null; then found+=("$broker"); fi
+  done
+  (IFS=,; echo "${found[*]}")
+}
 
 # What is unpacked comes with a C library newer than the machine's: only its own loader can start it.
 # Sets the array `unpacked`.

@@ -109,6 +109,14 @@ impl Wire {
         self.arm(When::Has(bytes), Fault::LostReply, then);
     }
 
+    /// Takes back what [`fail_at`](Self::fail_at) asked for, if it has not happened yet.
+    pub fn disarm(&self) {
+        self.state.send_modify(|state| {
+            state.awaited = None;
+            state.trap = None;
+        });
+    }
+
     fn arm(&self, when: When, fault: Fault, then: After) {
         self.state.send_modify(|state| {
             state.requests = 0;

@@ -8,6 +8,9 @@ use outbox::Backend;
 use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, Pool, Row as _};
 
+/// How long everybody waits for SQLite's write lock.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A database as the bed sees it. Every column it reads is a number.
 pub(crate) trait Dialect: Backend {
     /// A pool as an application would set it up.
@@ -139,7 +142,7 @@ dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
         let file = url.parse::<sqlx::sqlite::SqliteConnectOptions>()?;
         let file = file
             .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
-            .busy_timeout(Duration::from_secs(10));
+            .busy_timeout(PATIENCE);
         Ok(options(connections).connect_lazy_with(file))
     }
 });

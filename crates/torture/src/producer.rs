@@ -1,6 +1,6 @@
 //! A producer process: business rows and their messages, in transactions half of which are rolled back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::future::join_all;
@@ -11,7 +11,7 @@ use sqlx::Pool;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::watch;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, PATIENCE};
 use crate::ledger::now;
 use crate::processes::{Mood, Role};
 use crate::script::{Order, Queue, Script};
@@ -96,15 +96,14 @@ impl<DB: Dialect> Producer<DB> {
     async fn run(mut self) {
         while self.may_trade().await {
             let pause = Duration::from_millis(self.random.random_range(0..12));
+            let began = Instant::now();
             match self.trade().await {
                 Ok(()) | Err(Undone::OnPurpose) => tokio::time::sleep(pause).await,
                 Err(Undone::Failed(error)) => {
                     // Whether we may be blamed is for the verdict.
-                    let kind = if is_lost_contact(&error) {
-                        "away"
-                    } else {
-                        "hurt"
-                    };
+                    let away =
+                        is_lost_contact(&error) || is_out_of_patience(&error, began.elapsed());
+                    let kind = if away { "away" } else { "hurt" };
                     println!("error {} {kind} {error}", now());
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -233,6 +232,17 @@ pub(crate) async fn write<DB: Dialect>(
     Ok(())
 }
 
+/// Whether others wrote to the file for as long as the producer was ready to wait: SQLite has no queue for
+/// its write lock, and the bed freezes who holds it.
+fn is_out_of_patience(error: &OutboxError, waited: Duration) -> bool {
+    let OutboxError::Database(sqlx::Error::Database(error)) = error else {
+        return false;
+    };
+    // Not that of a snapshot that can never be written from, which is 517 and comes at once.
+    let busy = error.code().as_deref() == Some("5");
+    busy && waited >= PATIENCE
+}
+
 /// Whether the server was away, or cut us off: faults of the bed's own making.
 fn is_lost_contact(error: &OutboxError) -> bool {
     let OutboxError::Database(error) = error else {
@@ -245,13 +255,19 @@ fn is_lost_contact(error: &OutboxError) -> bool {
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed => true,
-        sqlx::Error::Database(error) => matches!(
-            error.code().as_deref(),
-            // PostgreSQL: connection exceptions, shutdowns, too many connections.
-            Some("08000" | "08003" | "08006" | "57P01" | "57P02" | "57P03" | "53300")
-            // MySQL: too many connections, shutdown; both with the code of their class.
-            | Some("08004" | "08S01")
-        ),
+        sqlx::Error::Database(error) => {
+            let mysql = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>();
+            // MySQL: too many connections, shutdown. Before a client has said what it understands they
+            // come without the code of their class.
+            mysql.is_some_and(|error| matches!(error.number(), 1040 | 1053))
+                || matches!(
+                    error.code().as_deref(),
+                    // PostgreSQL: connection exceptions, shutdowns, too many connections.
+                    Some("08000" | "08003" | "08006" | "57P01" | "57P02" | "57P03" | "53300")
+                    // MySQL: the same by their class.
+                    | Some("08004" | "08S01")
+                )
+        }
         _ => false,
     }
 }
