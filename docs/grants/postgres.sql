@@ -10,8 +10,10 @@ GRANT USAGE ON SCHEMA public TO outbox_worker, outbox_producer;
 GRANT SELECT ON outbox_schema TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox_queues, outbox_partitions, outbox_processors, outbox_vacuum
     TO outbox_worker;
-GRANT SELECT, INSERT, DELETE ON outbox_messages, outbox_runs, outbox_paused TO outbox_worker;
+GRANT SELECT, INSERT, DELETE ON outbox_messages, outbox_runs, outbox_paused, outbox_audit TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_dead_letters, outbox_processes TO outbox_worker;
--- Processes that only enqueue, `without_workers`. They cannot read what others enqueued.
+-- Processes that only enqueue, `without_workers` or in any language. They cannot read what others enqueued.
 GRANT SELECT ON outbox_schema, outbox_queues, outbox_partitions, outbox_processors TO outbox_producer;
 GRANT INSERT, SELECT (id) ON outbox_messages TO outbox_producer;
+GRANT EXECUTE ON FUNCTION outbox_enqueue(text, text, text, text, jsonb),
+    outbox_enqueue(text, text, text, bytea, jsonb) TO outbox_producer;

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use sqlx::{Pool, SqlSafeStr};
 
+use crate::audit::{AuditEntry, NewEntry};
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
 use crate::health::{ProcessStats, Vitals};
@@ -41,6 +42,18 @@ pub(crate) use transaction::OwnTransaction;
 
 /// The version of the schema this library works with.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// The version of this library, as processes announce it.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The machine this process runs on and its number there, as it announces itself.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+fn host() -> String {
+    let name = gethostname::gethostname();
+    let name: String = name.to_string_lossy().chars().take(255).collect();
+    format!("{name}:{}", std::process::id())
+}
 
 /// The database's number of a partition, unique over all queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -599,6 +612,23 @@ pub trait Backend: DeadLetterVerbs {
     /// The processes that were not forgotten yet.
     #[doc(hidden)]
     fn roster(store: &Store<Self>) -> impl Future<Output = Answer<Vec<ProcessStats>>> + Send;
+
+    /// How many bytes the outbox's tables take.
+    #[doc(hidden)]
+    fn storage(store: &Store<Self>) -> impl Future<Output = Answer<u64>> + Send;
+
+    /// Writes down what somebody did by hand. Twice: two entries.
+    #[doc(hidden)]
+    fn record(store: &Store<Self>, entry: &NewEntry<'_>)
+    -> impl Future<Output = Answer<()>> + Send;
+
+    /// What was done by hand, before an entry and newest first.
+    #[doc(hidden)]
+    fn records(
+        store: &Store<Self>,
+        before: i64,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<AuditEntry>>> + Send;
 
     /// What the database measures of itself.
     #[doc(hidden)]

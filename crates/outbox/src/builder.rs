@@ -19,6 +19,8 @@ use crate::handler::{
     EachMessage, Handler, LeasedHandler, LeasedMessageHandler, Transactional, TransactionalHandler,
     TransactionalMessageHandler,
 };
+use crate::message::DEFAULT_ORIGIN;
+use crate::metrics::{self, Meters, QueueMeters};
 use crate::outbox::Outbox;
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
@@ -71,6 +73,7 @@ pub struct OutboxBuilder<DB: Backend> {
     processors: Option<usize>,
     maintenance: (usize, usize),
     table_prefix: String,
+    origin: String,
     max_payload: usize,
     stop_deadline: Duration,
     auto_migrate: bool,
@@ -155,6 +158,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             processors: None,
             maintenance: DEFAULT_MAINTENANCE,
             table_prefix: TablePrefix::default().to_string(),
+            origin: DEFAULT_ORIGIN.to_owned(),
             max_payload: DEFAULT_MAX_PAYLOAD,
             stop_deadline: DEFAULT_STOP_DEADLINE,
             auto_migrate: false,
@@ -225,6 +229,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
     /// What all table names begin with. Default `outbox_`.
     pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.table_prefix = prefix.into();
+        self
+    }
+
+    /// What this outbox is called where several meet: part of every message's
+    /// [`identity`](crate::OutboxMessage::identity). As the name of a queue; default `outbox`.
+    pub fn origin(mut self, origin: impl Into<String>) -> Self {
+        self.origin = origin.into();
         self
     }
 
@@ -352,6 +363,10 @@ impl<DB: Backend> OutboxBuilder<DB> {
         ] {
             tuning.validate()?;
         }
+        if self.origin.parse::<QueueName>().is_err() {
+            let allowed = "ASCII letters, digits, '.', '_' and '-', starting and ending with a letter or digit";
+            return Err(OutboxError::config("origin", &self.origin, allowed));
+        }
         for (index, queue) in self.queues.iter().enumerate() {
             queue.name.parse::<QueueName>()?;
             if queue.handler.is_some() && !self.staffed {
@@ -435,12 +450,16 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 }
             }
         }
+        let origin: Arc<str> = self.origin.as_str().into();
+        metrics::describe();
         let mut queues = HashMap::new();
         for config in std::mem::take(&mut self.queues) {
             let name: QueueName = config.name.parse()?;
             let partition_ids = DB::register(&store, &name, config.partitions).await?;
             let queue = Queue {
+                meters: QueueMeters::new(&origin, &name.shared()),
                 name,
+                origin: Arc::clone(&origin),
                 partitions: config.partitions,
                 partition_ids,
                 handler: config.handler,
@@ -450,6 +469,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
             };
             queues.insert(config.name, Arc::new(queue));
         }
+        let queue_of = queues
+            .values()
+            .flat_map(|queue: &Arc<Queue<DB>>| {
+                let ids = queue.partition_ids.iter();
+                ids.map(|id| (*id, Arc::clone(queue)))
+            })
+            .collect();
         let desks = queues
             .values()
             .filter(|queue: &&Arc<Queue<DB>>| queue.handler.is_some())
@@ -460,6 +486,9 @@ impl<DB: Backend> OutboxBuilder<DB> {
         Ok(Arc::new(Engine {
             store,
             queues,
+            queue_of,
+            meters: Meters::new(&origin),
+            origin,
             incarnation: Incarnation(uuid::Uuid::now_v7().to_string()),
             clock,
             contact: watch::Sender::new(0),

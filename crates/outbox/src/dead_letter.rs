@@ -130,6 +130,7 @@ pub struct DeadLetterFilter {
     pub(crate) status: Option<DeadLetterStatus>,
     pub(crate) ids: RangeInclusive<i64>,
     pub(crate) limit: u32,
+    pub(crate) payloads: bool,
 }
 
 impl Default for DeadLetterFilter {
@@ -141,6 +142,7 @@ impl Default for DeadLetterFilter {
             status: None,
             ids: i64::MIN..=i64::MAX,
             limit: 100,
+            payloads: true,
         }
     }
 }
@@ -178,6 +180,12 @@ impl DeadLetterFilter {
     /// Only those with these numbers: `7..=7` is one, `i64::MIN..=6` are those before it.
     pub fn ids(mut self, ids: RangeInclusive<i64>) -> Self {
         self.ids = ids;
+        self
+    }
+
+    /// Lists them without their payloads, which are empty then: for those who only want to see what there is.
+    pub fn without_payloads(mut self) -> Self {
+        self.payloads = false;
         self
     }
 
@@ -287,7 +295,11 @@ impl<DB: Backend> Outbox<DB> {
         let message_id = *ids.first().ok_or(sqlx::Error::RowNotFound)?;
         DB::mark_requeued(&store.sql, &mut transaction, id, message_id).await?;
         transaction.commit().await?;
-        self.engine.mark([PartitionId(letter.partition_id)]);
+        let partition_id = PartitionId(letter.partition_id);
+        if let Some(queue) = self.engine.queue_of.get(&partition_id) {
+            queue.meters.enqueued.increment(1);
+        }
+        self.engine.mark([partition_id]);
         Ok(message_id)
     }
 }

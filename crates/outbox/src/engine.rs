@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -17,9 +17,11 @@ use crate::clock::Clock;
 use crate::config::{LeaseConfig, SequencerConfig};
 use crate::error::OutboxError;
 use crate::handler::Handler;
+use crate::metrics::{Meters, QueueMeters};
 use crate::patience::{LONGEST, Patience};
 use crate::queue::{Partitions, QueueName};
 use crate::schedule::Schedule;
+use crate::stats::PartitionStats;
 use crate::tuning::OutboxProfile;
 use crate::unannounced::{ConnectionId, Unannounced};
 
@@ -27,6 +29,8 @@ use crate::unannounced::{ConnectionId, Unannounced};
 #[derive(Debug)]
 pub(crate) struct Queue<DB: Backend> {
     pub(crate) name: QueueName,
+    /// What the outbox is called.
+    pub(crate) origin: Arc<str>,
     pub(crate) partitions: Partitions,
     /// In the order of the partitions.
     pub(crate) partition_ids: Vec<PartitionId>,
@@ -36,6 +40,7 @@ pub(crate) struct Queue<DB: Backend> {
     pub(crate) max_attempts: Option<u32>,
     /// How long a handler may take while its lease is renewed; `None`: the lease's budget.
     pub(crate) renew_up_to: Option<Duration>,
+    pub(crate) meters: QueueMeters,
 }
 
 impl<DB: Backend> Queue<DB> {
@@ -91,6 +96,8 @@ pub(crate) struct Note {
     /// Whether the processor may claim although the partition is not ours, or although the lease has
     /// not run out by the database's clock.
     pub(crate) permit: Option<ClaimPermit>,
+    /// When messages were first announced that the processor has not looked for yet.
+    pub(crate) announced: Option<Instant>,
 }
 
 /// What was handled and has to be written down.
@@ -133,7 +140,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Engine<DB: Backend> {
     pub(crate) store: Store<DB>,
+    /// What the outbox is called.
+    pub(crate) origin: Arc<str>,
     pub(crate) queues: HashMap<String, Arc<Queue<DB>>>,
+    /// Whose partition it is.
+    pub(crate) queue_of: HashMap<PartitionId, Arc<Queue<DB>>>,
+    pub(crate) meters: Meters,
     pub(crate) incarnation: Incarnation,
     pub(crate) clock: Clock,
     /// How often contact with the database was found again.
@@ -175,6 +187,16 @@ impl<DB: Backend> Engine<DB> {
             .values()
             .flat_map(|queue| queue.partition_ids.iter().copied())
             .collect()
+    }
+
+    /// Publishes how the queues are doing.
+    pub(crate) fn show(&self, stats: &[PartitionStats]) {
+        let (incarnation, now) = (self.incarnation.0.as_str(), SystemTime::now());
+        for queue in self.queues.values() {
+            let name = queue.name.as_str();
+            let own: Vec<_> = stats.iter().filter(|one| one.queue == name).collect();
+            queue.meters.show(&own, incarnation, self.staffed, now);
+        }
     }
 
     /// Committed work was seen in these partitions.
@@ -219,6 +241,14 @@ impl<DB: Backend> Engine<DB> {
         self.scout_bell.notify_one();
     }
 
+    /// What became dead letters is there now.
+    pub(crate) fn note_buried(&self, partition_id: PartitionId, settlement: &Settlement) {
+        if let Some(queue) = self.queue_of.get(&partition_id) {
+            let buried = settlement.dead_letters.len() as u64;
+            queue.meters.dead_lettered.increment(buried);
+        }
+    }
+
     /// Messages were settled in a partition.
     pub(crate) fn note_settled(&self, partition_id: PartitionId) {
         let mut settled = lock(&self.settled);
@@ -238,10 +268,14 @@ impl<DB: Backend> Engine<DB> {
     ) -> Result<Advance, OutboxError> {
         let (settlement, nothing) = (Some(&owed.settlement), ReadLimit::NOTHING);
         let settle = || DB::advance_alone(&self.store, lease, settlement, nothing, Commit::Relaxed);
-        match settle().await {
+        let settled = match settle().await {
             Err(error) if error.is_retryable() => settle().await,
             settled => settled,
+        };
+        if let Ok(Advance::Held(_)) = settled {
+            self.note_buried(lease.partition_id, &owed.settlement);
         }
+        settled
     }
 
     /// Something may have changed in a partition.
@@ -253,11 +287,15 @@ impl<DB: Backend> Engine<DB> {
 
     /// Messages were sequenced in a partition: whoever holds it should know.
     pub(crate) fn note_sequenced(&self, partition_id: PartitionId) {
-        self.ring(partition_id);
         let here = self.desks.get(&partition_id).is_some_and(|desk| {
-            let note = desk.note();
-            note.ours || note.lease.is_some()
+            let mut note = desk.note();
+            let here = note.ours || note.lease.is_some();
+            if here {
+                note.announced.get_or_insert_with(Instant::now);
+            }
+            here
         });
+        self.ring(partition_id);
         if !here {
             self.herald_bell.notify_one();
         }

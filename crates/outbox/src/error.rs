@@ -99,6 +99,16 @@ pub enum OutboxError {
         expected: u32,
     },
 
+    /// The account may not change the schema.
+    #[error("this account may not change the schema, which needs {needed}: {error}")]
+    MissingPrivilege {
+        /// What an account needs for that.
+        needed: &'static str,
+        /// What the database said.
+        #[source]
+        error: sqlx::Error,
+    },
+
     /// The order names a message that is not there: somebody else deleted it.
     #[error(
         "message {seq} of partition {partition_id} is missing although it was not settled: the \

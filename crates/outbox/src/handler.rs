@@ -5,9 +5,11 @@ use std::future::Future;
 
 use futures_util::future::BoxFuture;
 use sqlx::Database;
+use tracing::Instrument as _;
 
 use crate::batch::Batch;
 use crate::message::OutboxMessage;
+use crate::trace;
 
 /// How a batch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +142,8 @@ impl<H: LeasedMessageHandler> LeasedHandler for EachMessage<H> {
         while !batch.remaining().is_zero()
             && let Some(message) = batch.next_msg()
         {
-            match self.0.handle(message).await {
+            let span = trace::handle(message);
+            match self.0.handle(message).instrument(span).await {
                 MessageResult::Ok => batch.ack(message),
                 MessageResult::Reject(reason) => batch.reject(message, reason),
                 MessageResult::Retry => {

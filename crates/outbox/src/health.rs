@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Backend, Incarnation};
+use crate::backend::Backend;
 use crate::error::OutboxError;
 use crate::message::time_of;
 use crate::outbox::Outbox;
@@ -41,6 +41,10 @@ pub struct Finding {
     pub found: String,
     /// What that means, and what to do; nothing where all is fine.
     pub advice: String,
+    /// The queue it is about, if it is about one.
+    pub queue: Option<String>,
+    /// The partitions of that queue it is about.
+    pub partitions: Vec<u32>,
 }
 
 impl Finding {
@@ -75,6 +79,8 @@ impl Finding {
             severity,
             found: found.into(),
             advice: advice.into(),
+            queue: None,
+            partitions: Vec::new(),
         }
     }
 }
@@ -87,25 +93,28 @@ pub struct ProcessStats {
     pub incarnation: String,
     /// The queues it has a handler for.
     pub queues: Vec<String>,
+    /// The machine it runs on and its number there, as in `web-3:4711`.
+    pub host: String,
+    /// The version of this library it was built with.
+    pub version: String,
     /// When it started, by the database's clock.
     pub started_at: SystemTime,
-    /// When it last said that it is alive.
+    /// When it last said that it is alive, by the database's clock.
     pub seen_at: SystemTime,
+    /// When this was asked, by the database's clock: how long it has been silent does not depend on ours.
+    pub asked_at: SystemTime,
 }
 
 impl ProcessStats {
-    pub(crate) fn new(
-        incarnation: Incarnation,
-        queues: Vec<String>,
-        started_at: i64,
-        seen_at: i64,
-    ) -> Self {
-        Self {
-            incarnation: incarnation.0,
-            queues,
-            started_at: time_of(started_at),
-            seen_at: time_of(seen_at),
-        }
+    /// Whether it has said so lately: if not, it is replaced when its leases run out.
+    pub fn is_alive(&self) -> bool {
+        self.silent_for() <= Duration::from_millis(ALIVE_MILLIS.into())
+    }
+
+    /// How long ago it last said that it is alive.
+    pub fn silent_for(&self) -> Duration {
+        let silent = self.asked_at.duration_since(self.seen_at);
+        silent.unwrap_or_default()
     }
 }
 
@@ -122,6 +131,18 @@ pub struct Vitals {
     pub(crate) connections: Option<(i64, i64)>,
     /// What only this database knows.
     pub(crate) findings: Vec<Finding>,
+}
+
+/// What is wrong, going by the state of partitions and processes alone: what [`Outbox::health`] says without
+/// asking the database about itself. The worst first; and what is fine. Ages go by `now`.
+pub fn findings(
+    stats: &[PartitionStats],
+    processes: &[ProcessStats],
+    now: SystemTime,
+) -> Vec<Finding> {
+    let mut findings = judge(stats, processes, now);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
 }
 
 impl<DB: Backend> Outbox<DB> {
@@ -194,67 +215,73 @@ fn connections((used, most): (i64, i64)) -> Finding {
     Finding::fine("connections", found)
 }
 
-/// What the outbox's own tables tell.
-fn judge(stats: &[PartitionStats], processes: &[ProcessStats], now: SystemTime) -> Vec<Finding> {
+/// What is wrong with a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble<'a> {
+    Paused,
+    /// Its head fails, for this reason.
+    Failing(&'a str),
+    /// No process handles its queue.
+    Unhandled,
+    /// Its head has waited for long.
+    Slow,
+    /// It is held by a process that shows no sign of life.
+    Deserted(&'a str),
+}
+
+/// What the state of partitions and processes tells, by this clock. The worst is not first.
+fn judge<'a>(
+    stats: &'a [PartitionStats],
+    processes: &[ProcessStats],
+    now: SystemTime,
+) -> Vec<Finding> {
     let age = |since: SystemTime| now.duration_since(since).unwrap_or_default();
-    let lately = Duration::from_millis(ALIVE_MILLIS.into());
     // One without a handler delivers nothing.
     let alive = processes
         .iter()
-        .filter(|process| age(process.seen_at) <= lately && !process.queues.is_empty());
+        .filter(|process| process.is_alive() && !process.queues.is_empty());
     let alive: Vec<&ProcessStats> = alive.collect();
     let handled: HashSet<&str> = alive
         .iter()
         .flat_map(|process| process.queues.iter().map(String::as_str))
         .collect();
     let holders: HashSet<&str> = alive.iter().map(|process| &*process.incarnation).collect();
-    let mut findings = Vec::new();
-    for one in stats {
-        let place = format!("partition {} of {}", one.partition, one.queue);
-        let waiting = one.head_created_at.map(age).unwrap_or_default();
-        let waits = format!(
-            "{} messages wait, the oldest for {} s",
-            one.pending(),
-            waiting.as_secs()
-        );
+    let of_partition = |one: &'a PartitionStats| {
+        let waits = one.pending() > 0 || one.unsequenced;
         if one.paused {
-            let advice = "somebody paused it; `outbox resume` lets it go on.";
-            findings.push(Finding::notice(
-                "paused",
-                format!("{place} is paused: {waits}"),
-                advice,
-            ));
+            Some(Trouble::Paused)
         } else if one.attempts > 0 {
-            let error = one.last_error.as_deref().unwrap_or("no reason was given");
-            findings.push(Finding::problem(
-                "failing",
-                format!("{place} has failed {} times: {error}", one.attempts),
-                "nothing behind its first message is delivered until that is. Look at it with `outbox \
-                 peek`; fix the cause, or put it into the dead letters with `outbox skip`.",
-            ));
-        } else if (one.pending() > 0 || one.unsequenced) && !handled.contains(one.queue.as_str()) {
-            findings.push(Finding::problem(
-                "waiting",
-                format!("{place}: messages wait, and no process handles its queue"),
-                "start one that has a handler for it.",
-            ));
-        } else if one.pending() > 0 && waiting > WAITING {
-            findings.push(Finding::problem(
-                "waiting",
-                format!("{place}: {waits}; its process is slow, or stuck"),
-                "look at the process that holds it (`outbox status`), and at its handler.",
-            ));
+            let error = one.last_error.as_deref();
+            Some(Trouble::Failing(error.unwrap_or("no reason was given")))
+        } else if waits && !handled.contains(one.queue.as_str()) {
+            Some(Trouble::Unhandled)
+        } else {
+            let waiting = one.head_created_at.map(age).unwrap_or_default();
+            (one.pending() > 0 && waiting > WAITING).then_some(Trouble::Slow)
         }
-        if let Some(holder) = &one.holder
-            && !holders.contains(holder.as_str())
-            && !holder.starts_with("operator-")
-        {
-            let found = format!("{place} is held by {holder}, which shows no sign of life");
-            let advice =
-                "it is replaced when its lease has run out, if another process handles the queue.";
-            findings.push(Finding::notice("leases", found, advice));
+    };
+    let of_holder = |one: &'a PartitionStats| {
+        let gone = |holder: &&str| !holders.contains(holder) && !holder.starts_with("operator-");
+        let holder = one.holder.as_deref().filter(gone);
+        holder.map(Trouble::Deserted)
+    };
+    // What is the same of several partitions of a queue is said once.
+    let mut troubles: Vec<(Trouble<'_>, Vec<&PartitionStats>)> = Vec::new();
+    for one in stats {
+        for trouble in [of_partition(one), of_holder(one)].into_iter().flatten() {
+            let same = troubles
+                .iter_mut()
+                .find(|(other, partitions)| *other == trouble && partitions[0].queue == one.queue);
+            match same {
+                Some((_, partitions)) => partitions.push(one),
+                None => troubles.push((trouble, vec![one])),
+            }
         }
     }
+    let troubles = troubles.into_iter();
+    let mut findings: Vec<_> = troubles
+        .map(|(trouble, partitions)| trouble.told(&partitions, now))
+        .collect();
     let buried: u64 = stats.iter().map(|one| one.dead_letters).sum();
     findings.push(match buried {
         0 => Finding::fine("dead letters", "none waits for a decision"),
@@ -281,6 +308,77 @@ fn judge(stats: &[PartitionStats], processes: &[ProcessStats], now: SystemTime) 
     findings
 }
 
+impl Trouble<'_> {
+    /// In words, of these partitions of one queue.
+    fn told(self, partitions: &[&PartitionStats], now: SystemTime) -> Finding {
+        let several = partitions.len() > 1;
+        let is = if several { "are" } else { "is" };
+        let place = place(partitions);
+        let pending: i64 = partitions.iter().map(|one| one.pending()).sum();
+        let heads = partitions.iter().filter_map(|one| one.head_created_at);
+        let oldest = heads.min().and_then(|head| now.duration_since(head).ok());
+        let waits = format!(
+            "{pending} messages wait, the oldest for {} s",
+            oldest.unwrap_or_default().as_secs()
+        );
+        let mut finding = match self {
+            Self::Paused => {
+                let advice = "somebody paused it; `outbox resume` lets it go on.";
+                Finding::notice("paused", format!("{place} {is} paused: {waits}"), advice)
+            }
+            Self::Failing(error) => {
+                let most = partitions.iter().map(|one| one.attempts).max().unwrap_or(0);
+                let failed = match several {
+                    false => format!("has failed {most} times"),
+                    true => format!("have failed up to {most} times each"),
+                };
+                Finding::problem(
+                    "failing",
+                    format!("{place} {failed}: {error}"),
+                    "nothing behind its first message is delivered until that is. Look at it with \
+                     `outbox peek`; fix the cause, or put it into the dead letters with `outbox skip`.",
+                )
+            }
+            Self::Unhandled => Finding::problem(
+                "waiting",
+                format!("{place}: messages wait, and no process handles the queue"),
+                "start one that has a handler for it.",
+            ),
+            Self::Slow => Finding::problem(
+                "waiting",
+                format!("{place}: {waits}; whoever holds it is slow, or stuck"),
+                "look at the process that holds it (`outbox status`), and at its handler.",
+            ),
+            Self::Deserted(holder) => Finding::notice(
+                "leases",
+                format!("{place} {is} held by {holder}, which shows no sign of life"),
+                "it is replaced when its lease has run out, if another process handles the queue.",
+            ),
+        };
+        finding.queue = partitions.first().map(|one| one.queue.clone());
+        finding.partitions = partitions.iter().map(|one| one.partition).collect();
+        finding
+    }
+}
+
+/// How many partitions are named.
+const NAMED: usize = 6;
+
+/// The partitions in words.
+fn place(partitions: &[&PartitionStats]) -> String {
+    let queue = partitions.first().map_or("", |one| &one.queue);
+    let named: Vec<_> = partitions
+        .iter()
+        .take(NAMED)
+        .map(|one| one.partition.to_string())
+        .collect();
+    match partitions.len() {
+        1 => format!("partition {} of {queue}", named[0]),
+        2..=NAMED => format!("partitions {} of {queue}", named.join(", ")),
+        many => format!("{many} partitions of {queue} ({} …)", named.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,14 +396,22 @@ mod tests {
             last_error: None,
             paused: false,
             holder: None,
+            lease_until: None,
             epoch: 1,
             dead_letters: 0,
         }
     }
 
     fn process(queue: &str) -> ProcessStats {
-        let incarnation = Incarnation("p".to_owned());
-        ProcessStats::new(incarnation, vec![queue.to_owned()], 0, 60_000)
+        ProcessStats {
+            incarnation: "p".to_owned(),
+            queues: vec![queue.to_owned()],
+            host: "here:1".to_owned(),
+            version: "1.0.0".to_owned(),
+            started_at: time_of(0),
+            seen_at: time_of(60_000),
+            asked_at: time_of(60_000),
+        }
     }
 
     /// The checks that found something, a minute after everything began.
@@ -355,6 +461,43 @@ mod tests {
         assert_eq!(
             found(&unsequenced, &[]).last(),
             Some(&("processes", Problem))
+        );
+    }
+
+    #[test]
+    fn what_is_the_same_of_several_partitions_is_said_once() {
+        let failing = |partition, error: &str| PartitionStats {
+            partition,
+            attempts: partition,
+            last_error: Some(error.to_owned()),
+            ..super::tests::partition()
+        };
+        let stats = [
+            failing(1, "refused"),
+            failing(2, "timeout"),
+            failing(3, "refused"),
+        ];
+        let findings = findings(&stats, &[process("orders")], time_of(60_000));
+        let told: Vec<_> = findings.iter().map(|one| &*one.found).take(2).collect();
+        assert_eq!(
+            told,
+            [
+                "partitions 1, 3 of orders have failed up to 3 times each: refused",
+                "partition 2 of orders has failed 2 times: timeout"
+            ]
+        );
+        assert_eq!(findings[0].queue.as_deref(), Some("orders"));
+        assert_eq!(findings[0].partitions, [1, 3]);
+        let many: Vec<_> = (0..64).map(|n| failing(n, "refused")).collect();
+        let findings = super::findings(&many, &[process("orders")], time_of(60_000));
+        // One of them has not failed yet, and waits.
+        assert!(
+            findings[0]
+                .found
+                .starts_with("63 partitions of orders (1, 2, 3, 4, 5, 6 …)")
+                || findings[1]
+                    .found
+                    .starts_with("63 partitions of orders (1, 2, 3, 4, 5, 6 …)")
         );
     }
 

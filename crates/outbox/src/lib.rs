@@ -44,6 +44,7 @@
 //! | `postgres` | PostgreSQL 13 and later |
 //! | `mysql` | MySQL 8.0 and later, MariaDB 10.6 and later |
 //! | `sqlite` | SQLite 3.35 and later, embedded |
+//! | `otel` | messages carry the trace of the span they are enqueued in, and handlers continue it |
 //! | `testing` | [`testing`]: the pipeline step by step, for your tests |
 
 #![cfg_attr(
@@ -56,6 +57,7 @@
     )
 )]
 
+mod audit;
 mod backend;
 mod batch;
 mod builder;
@@ -68,6 +70,7 @@ mod handle;
 mod handler;
 mod health;
 mod message;
+pub mod metrics;
 #[cfg(mutants)]
 pub mod mutants;
 mod operator;
@@ -81,10 +84,12 @@ mod schema;
 mod stats;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod trace;
 mod tuning;
 mod unannounced;
 mod workers;
 
+pub use audit::AuditEntry;
 pub use backend::{Backend, TablePrefix};
 pub use batch::Batch;
 pub use builder::{OutboxBuilder, QueueBuilder};
@@ -99,7 +104,7 @@ pub use handler::{
     HandlerResult, LeasedHandler, LeasedMessageHandler, MessageResult, TransactionalHandler,
     TransactionalMessageHandler,
 };
-pub use health::{Finding, ProcessStats, Severity};
+pub use health::{Finding, ProcessStats, Severity, findings};
 pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
 pub use outbox::Outbox;
 pub use partition_mode::{PartitionMode, PartitionModeState};

@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::backend::{PartitionId, StoredMessage};
+use crate::backend::{Backend, PartitionId, StoredMessage};
 use crate::dead_letter::DeadLetter;
+use crate::engine::Queue;
 use crate::error::OutboxError;
 use crate::queue::{Partitions, QueueName};
 
@@ -15,6 +16,9 @@ pub(crate) const MAX_KEY: usize = 1024;
 pub(crate) const MAX_HEADERS: usize = 64;
 pub(crate) const MAX_HEADER_NAME: usize = 256;
 pub(crate) const MAX_HEADER_VALUE: usize = 8192;
+
+/// What an outbox is called unless it has a name.
+pub(crate) const DEFAULT_ORIGIN: &str = "outbox";
 
 /// What a requeued message says of its past.
 const REQUEUE_HEADERS: [&str; 3] = [
@@ -37,8 +41,10 @@ impl fmt::Display for OutboxMessageId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutboxMessage {
-    /// The message's identity, the same at every delivery.
+    /// The message's number in its database, the same at every delivery.
     pub id: OutboxMessageId,
+    /// The outbox it comes from, as [`OutboxBuilder::origin`](crate::OutboxBuilder::origin) calls it.
+    pub origin: Arc<str>,
     /// The queue it was enqueued to.
     pub queue: Arc<str>,
     /// The partition of the queue, counted from 0.
@@ -65,16 +71,26 @@ pub struct OutboxMessage {
 }
 
 impl OutboxMessage {
+    /// By what a receiver tells a redelivery: `origin-id-milliseconds`, with when it was enqueued. The same at
+    /// every delivery; never that of another message, also where a backup was restored and numbers are
+    /// given again, or where another outbox has another origin.
+    pub fn identity(&self) -> String {
+        let since = self.created_at.duration_since(UNIX_EPOCH);
+        let millis = since.unwrap_or_default().as_millis();
+        format!("{}-{}-{millis}", self.origin, self.id)
+    }
+
     /// As it is stored: at the first attempt, and under no lease.
-    pub(crate) fn stored(
+    pub(crate) fn stored<DB: Backend>(
         stored: StoredMessage,
-        queue: &QueueName,
+        queue: &Queue<DB>,
         partition: u32,
         partition_id: PartitionId,
     ) -> Self {
         Self {
             id: stored.id,
-            queue: queue.shared(),
+            origin: Arc::clone(&queue.origin),
+            queue: queue.name.shared(),
             partition,
             partition_id: partition_id.0,
             seq: stored.seq.0,
@@ -94,11 +110,42 @@ impl OutboxMessage {
     }
 }
 
-/// Headers as they are stored. What another language wrote and nobody can read is no header.
+/// Headers as they are stored. Half a character, as JavaScript leaves it where it cuts a text, is a
+/// replacement character; what another language wrote and nobody can read at all is no header.
 pub(crate) fn decoded_headers(stored: Option<&str>) -> BTreeMap<String, String> {
-    stored
-        .and_then(|stored| serde_json::from_str(stored).ok())
-        .unwrap_or_default()
+    let Some(stored) = stored else {
+        return BTreeMap::new();
+    };
+    let headers = serde_json::from_str(stored).or_else(|_| serde_json::from_str(&mended(stored)));
+    headers.unwrap_or_else(|error| {
+        tracing::warn!(%error, "headers that cannot be read are left out");
+        BTreeMap::new()
+    })
+}
+
+/// JSON in which every half of a surrogate pair without its other half is U+FFFD.
+fn mended(json: &str) -> String {
+    let code = |at: usize| {
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u32::from_str_radix(digits, 16).ok()
+    };
+    let (mut mended, mut at) = (String::new(), 0);
+    while let Some(character) = json[at..].chars().next() {
+        let length = match (code(at), code(at + 6)) {
+            (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
+            (Some(0xD800..=0xDFFF), _) => {
+                mended.push_str("\\ufffd");
+                at += 6;
+                continue;
+            }
+            // What is escaped otherwise, a backslash for one, begins nothing.
+            _ if character == '\\' => json[at..].chars().take(2).map(char::len_utf8).sum(),
+            _ => character.len_utf8(),
+        };
+        mended.push_str(&json[at..at + length]);
+        at += length;
+    }
+    mended
 }
 
 /// The time of a number of milliseconds since 1970.
@@ -321,6 +368,31 @@ mod tests {
 
     fn message() -> EnqueueMessage {
         EnqueueMessage::to(3, b"{}", "application/json")
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn an_identity_is_that_of_one_message() {
+        let mut message = crate::testing::message("body", "t");
+        message.created_at = time_of(1_700_000_000_123);
+        assert_eq!(message.identity(), "outbox-1-1700000000123");
+        message.origin = "eu".into();
+        assert_eq!(message.identity(), "eu-1-1700000000123");
+    }
+
+    #[test]
+    fn half_a_character_spoils_no_header() {
+        let stored = r#"{"a": "x\ud83d", "b": "\ud83d\ude00 \\ud83d", "c": "ž\udc00\u0041"}"#;
+        let headers = decoded_headers(Some(stored));
+        let expected = [("a", "x\u{fffd}"), ("b", "😀 \\ud83d"), ("c", "ž\u{fffd}A")];
+        assert!(
+            headers
+                .iter()
+                .map(|(name, value)| (&**name, &**value))
+                .eq(expected),
+            "{headers:?}"
+        );
+        assert!(decoded_headers(Some("not JSON \\u12")).is_empty());
     }
 
     #[test]

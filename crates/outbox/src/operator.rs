@@ -9,7 +9,7 @@ use crate::backend::{
     Advance, Backend, Burial, Commit, Incarnation, Lease, PartitionId, ReadLimit, Seq, Settlement,
     Takeover,
 };
-use crate::engine::millis;
+use crate::engine::{Engine, millis};
 use crate::error::OutboxError;
 use crate::message::{OutboxMessage, OutboxMessageId};
 use crate::outbox::Outbox;
@@ -36,6 +36,30 @@ impl<DB: Backend> Outbox<DB> {
         queues
     }
 
+    /// The queues there are in the database by now, also those that this outbox does not know because they
+    /// were made after it started.
+    pub async fn all_queues(&self) -> Result<Vec<(QueueName, Partitions)>, OutboxError> {
+        let queues = answer_within(OPERATOR_PATIENCE, DB::queues(&self.engine.store)).await?;
+        let mut queues = queues
+            .into_iter()
+            .map(|(name, partitions)| Ok((name.parse()?, Partitions::try_from(partitions)?)))
+            .collect::<Result<Vec<(QueueName, Partitions)>, OutboxError>>()?;
+        queues.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        Ok(queues)
+    }
+
+    /// The same outbox with every queue there is by now; nothing works in it.
+    pub async fn with_all_queues(&self) -> Result<Self, OutboxError> {
+        let Engine { store, origin, .. } = &*self.engine;
+        let mut builder = Self::builder(store.pool.clone())
+            .table_prefix(store.prefix.to_string())
+            .origin(&**origin)
+            .without_workers()
+            .every_queue();
+        let engine = builder.prepare().await?;
+        Ok(Self { engine })
+    }
+
     /// The messages that wait in a partition, in the order in which they will come, from the number
     /// `from` on or from the head, and at most `limit`, of which more than 1000 are 1000. It takes no lease and changes nothing; what
     /// committed a moment ago may not have its number yet.
@@ -54,7 +78,7 @@ impl<DB: Backend> Outbox<DB> {
         let peek = DB::peek(&self.engine.store, partition_id, from, limit);
         let stored = answer_within(OPERATOR_PATIENCE, peek).await?.into_iter();
         Ok(stored
-            .map(|stored| OutboxMessage::stored(stored, &queue.name, partition, partition_id))
+            .map(|stored| OutboxMessage::stored(stored, queue, partition, partition_id))
             .collect())
     }
 
@@ -87,7 +111,7 @@ impl<DB: Backend> Outbox<DB> {
         partition: u32,
         reason: &str,
     ) -> Result<Option<OutboxMessageId>, OutboxError> {
-        self.skip_head(queue, partition, None, reason).await
+        Box::pin(self.skip_head(queue, partition, None, reason)).await
     }
 
     /// Like [`skip`](Self::skip), if this message is the first that is not settled. Whether it was: it may
@@ -100,7 +124,7 @@ impl<DB: Backend> Outbox<DB> {
         reason: &str,
     ) -> Result<bool, OutboxError> {
         let skipped = self.skip_head(queue, partition, Some(message_id), reason);
-        Ok(skipped.await?.is_some())
+        Ok(Box::pin(skipped).await?.is_some())
     }
 
     async fn skip_head(
@@ -111,9 +135,18 @@ impl<DB: Backend> Outbox<DB> {
         reason: &str,
     ) -> Result<Option<OutboxMessageId>, OutboxError> {
         let partition_id = self.queue(queue)?.partition_id(partition)?;
-        self.settle_own(partition_id).await?;
-        let lease = self.seize(queue, partition, partition_id).await?;
-        let skipped = self.bury_head(lease, only, reason).await;
+        // Each of these is large, and would be moved from one to the next on the stack.
+        Box::pin(self.settle_own(partition_id)).await?;
+        if let Some(only) = only {
+            // Nobody loses a lease over a message that is not the first any more.
+            let peek = Box::pin(DB::peek(&self.engine.store, partition_id, None, 1));
+            let head = answer_within(OPERATOR_PATIENCE, peek).await?;
+            if head.first().is_none_or(|head| head.id != only) {
+                return Ok(None);
+            }
+        }
+        let lease = Box::pin(self.seize(queue, partition, partition_id)).await?;
+        let skipped = Box::pin(self.bury_head(lease, only, reason)).await;
         let leases = [lease];
         let release = DB::release(&self.engine.store, &leases);
         if let Err(error) = answer_within(SEIZE, release).await {
@@ -211,10 +244,13 @@ impl<DB: Backend> Outbox<DB> {
         // whose reply was lost is made twice, which changes nothing.
         let until = Instant::now() + SEIZE;
         loop {
-            let (settlement, nothing) = (Some(&settlement), ReadLimit::NOTHING);
-            let bury = DB::advance_alone(store, lease, settlement, nothing, Commit::Durable);
+            let (settled, nothing) = (Some(&settlement), ReadLimit::NOTHING);
+            let bury = DB::advance_alone(store, lease, settled, nothing, Commit::Durable);
             match answer_within(SEIZE, bury).await {
-                Ok(Advance::Held(_)) => return Ok(Some(first.id)),
+                Ok(Advance::Held(_)) => {
+                    self.engine.note_buried(lease.partition_id, &settlement);
+                    return Ok(Some(first.id));
+                }
                 Ok(Advance::Lost) => return Err(lost(lease)),
                 Err(error) if error.is_retryable() && Instant::now() < until => {
                     tokio::time::sleep(SEIZE_AGAIN).await;

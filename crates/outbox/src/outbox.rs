@@ -8,6 +8,7 @@ use crate::builder::OutboxBuilder;
 use crate::engine::{Engine, Queue, lock};
 use crate::error::OutboxError;
 use crate::message::{EnqueueMessage, OutboxMessageId};
+use crate::trace::Origin;
 use crate::unannounced::ConnectionId;
 
 /// A transactional outbox in the database `DB`. Cheap to clone.
@@ -37,8 +38,12 @@ impl<DB: Backend> Outbox<DB> {
         queue: &str,
         message: EnqueueMessage,
     ) -> Result<OutboxMessageId, OutboxError> {
+        let message = match Origin::current() {
+            Some(origin) => origin.stamp(message),
+            None => message,
+        };
         let ids = self
-            .enqueue_batch(connection, queue, std::slice::from_ref(&message))
+            .write(connection, queue, std::slice::from_ref(&message))
             .await?;
         ids.first()
             .copied()
@@ -48,6 +53,22 @@ impl<DB: Backend> Outbox<DB> {
     /// Writes messages in the caller's transaction, in this order and in one statement. All are
     /// checked before anything is written.
     pub async fn enqueue_batch(
+        &self,
+        connection: &mut DB::Connection,
+        queue: &str,
+        messages: &[EnqueueMessage],
+    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
+        match Origin::current() {
+            None => self.write(connection, queue, messages).await,
+            Some(origin) => {
+                let traced = messages.iter().cloned();
+                let traced: Vec<_> = traced.map(|message| origin.stamp(message)).collect();
+                self.write(connection, queue, &traced).await
+            }
+        }
+    }
+
+    async fn write(
         &self,
         connection: &mut DB::Connection,
         queue: &str,
@@ -66,6 +87,7 @@ impl<DB: Backend> Outbox<DB> {
             return Ok(Vec::new());
         }
         let ids = DB::enqueue(&self.engine.store.sql, connection, &addressed).await?;
+        queue.meters.enqueued.increment(ids.len() as u64);
         let partitions = addressed.iter().map(|(partition_id, _)| *partition_id);
         self.engine
             .note_enqueued(ConnectionId::of(connection), partitions);

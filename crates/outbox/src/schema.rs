@@ -51,7 +51,8 @@ impl<DB: Backend> Schema<DB> {
     }
 
     /// What [`up`](Self::up) runs on an empty database. On PostgreSQL and SQLite it belongs in one
-    /// transaction; on MySQL and MariaDB every statement can run again.
+    /// transaction; on MySQL and MariaDB every statement can run again, and it is written for their
+    /// command-line client: the lines with `DELIMITER` are not for the server.
     pub fn up_sql(prefix: &TablePrefix) -> String {
         DB::Statements::migration(prefix, Direction::Up)
     }

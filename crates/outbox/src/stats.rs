@@ -33,6 +33,8 @@ pub struct PartitionStats {
     pub paused: bool,
     /// The process that holds it.
     pub holder: Option<String>,
+    /// Until when the holder may keep it without a sign of life, by the database's clock.
+    pub lease_until: Option<SystemTime>,
     /// How often it changed hands.
     pub epoch: i64,
     /// How many of its dead letters wait for somebody.
@@ -53,6 +55,8 @@ impl<DB: Backend> Outbox<DB> {
     pub async fn stats(&self) -> Result<Vec<PartitionStats>, OutboxError> {
         let partition_ids = self.engine.partition_ids();
         let stats = DB::stats(&self.engine.store, &partition_ids);
-        answer_within(OPERATOR_PATIENCE, stats).await
+        let stats = answer_within(OPERATOR_PATIENCE, stats).await?;
+        self.engine.show(&stats);
+        Ok(stats)
     }
 }

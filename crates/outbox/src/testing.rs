@@ -50,7 +50,7 @@ use crate::error::OutboxError;
 use crate::handler::{
     HandlerResult, LeasedMessageHandler, MessageResult, TransactionalMessageHandler,
 };
-use crate::message::{OutboxMessage, OutboxMessageId};
+use crate::message::{DEFAULT_ORIGIN, OutboxMessage, OutboxMessageId};
 use crate::outbox::Outbox;
 use crate::workers::processor::Processor;
 
@@ -224,7 +224,7 @@ impl<DB: Backend> TestOutbox<DB> {
         let unsettled = DB::unsettled(sql, connection, name, MAX_ENQUEUED).await?;
         let message = |(partition, stored): (u32, StoredMessage)| {
             let partition_id = queue.partition_ids[partition as usize];
-            OutboxMessage::stored(stored, &queue.name, partition, partition_id)
+            OutboxMessage::stored(stored, queue, partition, partition_id)
         };
         Ok(unsettled.into_iter().map(message).collect())
     }
@@ -296,6 +296,7 @@ fn listed(messages: &[OutboxMessage]) -> String {
 pub fn message(payload: impl Into<Vec<u8>>, payload_type: impl Into<String>) -> OutboxMessage {
     OutboxMessage {
         id: OutboxMessageId(1),
+        origin: DEFAULT_ORIGIN.into(),
         queue: "test".into(),
         partition: 0,
         partition_id: 1,

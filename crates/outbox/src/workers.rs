@@ -92,6 +92,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
             .notifier(Arc::clone(&engine.herald_bell))
             .bulkhead(bulkhead("herald", ConcurrencyLimit::Unlimited, SHORT_REST))
             .listener(TracingListener)
+            .listener(engine.meters.errors("herald"))
             .build(Herald {
                 engine: Arc::clone(engine),
                 patience: engine.patience(),
@@ -122,6 +123,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
             .notifier(Arc::clone(&poll))
             .bulkhead(bulkhead("sequencer", limit, as_tuned(&profile.sequencer)))
             .listener(TracingListener)
+            .listener(engine.meters.errors("sequencer"))
             .build(Sequencer::new(Arc::clone(engine)));
         workers.spawn("sequencer", worker.run());
     }
@@ -144,6 +146,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
                 .pacing(profile.processor)
                 .bulkhead(bulkhead(&name, limit, as_tuned(&profile.processor)))
                 .listener(TracingListener)
+                .listener(engine.meters.errors("processor"))
                 .build(Processor::new(
                     Arc::clone(engine),
                     Arc::clone(queue),
@@ -161,6 +164,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         .pacing(profile.vacuum)
         .bulkhead(bulkhead("vacuum", limit, as_tuned(&profile.vacuum)))
         .listener(TracingListener)
+        .listener(engine.meters.errors("vacuum"))
         .build(Vacuum::new(Arc::clone(engine)));
     workers.spawn("vacuum", worker.run());
 
@@ -171,20 +175,20 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         .pacing(profile.reconciler)
         .bulkhead(bulkhead("reconciler", ConcurrencyLimit::Unlimited, rest))
         .listener(TracingListener)
+        .listener(engine.meters.errors("reconciler"))
         .build(Reconciler {
             engine: Arc::clone(engine),
         });
     workers.spawn("reconciler", worker.run());
 
-    let (poll, _) = poker(staff.stats_interval, cancel.clone());
+    let (poll, _) = poker(staff.stats_interval.min(stats::PUBLISH), cancel.clone());
+    poll.notify_one();
     let worker = WorkerBuilder::new("stats", cancel.clone())
         .notifier(poll)
         .bulkhead(bulkhead("stats", ConcurrencyLimit::Unlimited, SHORT_REST))
         .listener(TracingListener)
-        .build(Stats {
-            engine: Arc::clone(engine),
-            patience: engine.patience(),
-        });
+        .listener(engine.meters.errors("stats"))
+        .build(Stats::new(engine, staff.stats_interval));
     workers.spawn("stats", worker.run());
 
     let (beat, _) = poker(Duration::from_secs(1), keeping.clone());
@@ -193,6 +197,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         .notifier(beat)
         .bulkhead(bulkhead("keeper", ConcurrencyLimit::Unlimited, SHORT_REST))
         .listener(TracingListener)
+        .listener(engine.meters.errors("keeper"))
         .build(Keeper::new(Arc::clone(engine)));
     keepers.spawn("keeper", worker.run());
 
@@ -209,6 +214,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
                 SHORT_REST,
             ))
             .listener(TracingListener)
+            .listener(engine.meters.errors("listener"))
             .build(Listener {
                 engine: Arc::clone(engine),
                 connection: None,
@@ -221,6 +227,7 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
     let worker = WorkerBuilder::new("scout", cancel.clone())
         .notifier(Arc::clone(&engine.scout_bell))
         .listener(TracingListener)
+        .listener(engine.meters.errors("scout"))
         .build(Scout::new(Arc::clone(engine)));
     workers.spawn("scout", worker.run());
     Workers {

@@ -15,9 +15,10 @@ mod servers;
 
 use std::time::Duration;
 
+use conformance::any_language::{Call, Routine};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::{DeadLetterFilter, MessageResult, Outbox, OutboxError, Schema, TablePrefix};
+use outbox::{DeadLetterFilter, MessageResult, Outbox, OutboxError, Schema, Severity, TablePrefix};
 use servers::on_every_server;
 use sqlx::Pool;
 use testbed::{Database, Server, with_database};
@@ -25,6 +26,7 @@ use testbed::{Database, Server, with_database};
 on_every_server!(
     each_account_gets_by_with_its_grants,
     a_process_without_workers_needs_a_registered_queue,
+    whoever_may_not_migrate_is_told_what_it_takes,
 );
 
 const ACCOUNTS: [&str; 3] = ["outbox_migrations", "outbox_worker", "outbox_producer"];
@@ -141,7 +143,7 @@ async fn run<DB: Dialect>(pool: &Pool<DB>, sql: &str) -> Result<(), sqlx::Error>
     DB::run(&mut connection, sql.to_owned()).await
 }
 
-async fn each_account_gets_by_with_its_grants<DB: Dialect>(server: Server) {
+async fn each_account_gets_by_with_its_grants<DB: Routine>(server: Server) {
     if !server.takes_part() {
         return;
     }
@@ -178,8 +180,12 @@ async fn each_account_gets_by_with_its_grants<DB: Dialect>(server: Server) {
             };
             producer.outbox().transaction(enqueue).await.unwrap();
         }
-        collector.wait_for(3).await;
-        assert_eq!(collector.texts(), ["one", refused, "two"]);
+        let mut connection = accounts.producer.acquire().await.unwrap();
+        let call = Call::new("k", "three");
+        DB::call(&mut connection, &call).await.unwrap();
+        drop(connection);
+        collector.wait_for(4).await;
+        assert_eq!(collector.texts(), ["one", refused, "two", "three"]);
 
         // Everything an operator does.
         let outbox = worker.outbox();
@@ -193,7 +199,7 @@ async fn each_account_gets_by_with_its_grants<DB: Dialect>(server: Server) {
         let all = DeadLetterFilter::new();
         let letters = outbox.dead_letter_list(&all).await.unwrap();
         outbox.dead_letter_requeue(letters[0].id).await.unwrap();
-        collector.wait_for(4).await;
+        collector.wait_for(5).await;
         stage
             .until("SELECT COUNT(*) FROM outbox_dead_letters", 2)
             .await;
@@ -205,12 +211,17 @@ async fn each_account_gets_by_with_its_grants<DB: Dialect>(server: Server) {
         outbox.pause("orders", Some(0)).await.unwrap();
         stage.enqueue(outbox, 0, &["skipped"]).await;
         stage
-            .until("SELECT last_seq FROM outbox_partitions", 5)
+            .until("SELECT last_seq FROM outbox_partitions", 6)
             .await;
         assert!(outbox.skip("orders", 0, "no").await.unwrap().is_some());
         outbox.resume("orders", Some(0)).await.unwrap();
         outbox.resume("orders", None).await.unwrap();
         assert_eq!(outbox.stats().await.unwrap().len(), 1);
+        outbox.peek("orders", 0, None, 10).await.unwrap();
+        for finding in outbox.health().await.unwrap() {
+            let lacking = finding.check == "privileges" && finding.severity != Severity::Fine;
+            assert!(!lacking, "{finding:?}");
+        }
         for table in DB::PASSING {
             stage
                 .until(&format!("SELECT COUNT(*) FROM {table}"), 0)
@@ -267,6 +278,27 @@ async fn a_process_without_workers_needs_a_registered_queue<DB: Dialect>(server:
         let handled = producer().queue("orders", ONE).leased(Collector::new());
         let error = handled.start().await.unwrap_err();
         assert!(error.to_string().contains("without_workers"), "{error}");
+        accounts.remove(server).await;
+    })
+    .await;
+}
+
+async fn whoever_may_not_migrate_is_told_what_it_takes<DB: Dialect>(server: Server) {
+    if !server.takes_part() {
+        return;
+    }
+    with_database(server, async |database| {
+        let accounts = Accounts::<DB>::make(database).await;
+        schema(&accounts.migrations).down().await.unwrap();
+        if server != Server::Postgres {
+            // All but routines.
+            let worker = account_name(ACCOUNTS[1], &accounts.suffix);
+            let most = format!("GRANT SELECT, INSERT, UPDATE, CREATE, DROP ON * TO {worker}");
+            run(&accounts.admin, &most).await.unwrap();
+        }
+        let error = schema(&accounts.worker).up().await.unwrap_err();
+        let denied = matches!(error, OutboxError::MissingPrivilege { .. });
+        assert!(denied, "{error:?}");
         accounts.remove(server).await;
     })
     .await;

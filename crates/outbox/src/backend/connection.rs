@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use sqlx::pool::PoolConnection;
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use super::Backend;
 use super::lane::{Hot, Lane, Place, Turn};
 use crate::error::OutboxError;
+use crate::metrics;
 
 /// How long to wait for a connection before asking once more. While a server is away a pool tries less
 /// and less often, after seconds in the end, and would find its return late.
@@ -56,7 +57,12 @@ impl<DB: Backend> OwnConnection<DB> {
         let place = lane.place().await;
         let connection = match lane.take() {
             Some(connection) => connection,
-            None => Hot::new(acquire(&lane.pool).await?),
+            None => {
+                let since = Instant::now();
+                let connection = acquire(&lane.pool).await?;
+                metrics::waited_for_pool(since);
+                Hot::new(connection)
+            }
         };
         let mut own = Self::new(connection, lane);
         own.place = place;

@@ -117,6 +117,7 @@ macro_rules! partition_stats {
         let row = $row;
         let head_created_at: Option<i64> = row.try_get("head_created_at")?;
         let dead_letters: i64 = row.try_get("dead_letters")?;
+        let holder: Option<String> = row.try_get("holder")?;
         Ok(crate::stats::PartitionStats {
             queue: row.try_get("queue")?,
             partition: u32::try_from(row.try_get::<i32, _>("partition")?).unwrap_or(0),
@@ -128,8 +129,11 @@ macro_rules! partition_stats {
             attempts: u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX),
             last_error: row.try_get("last_error")?,
             paused: row.try_get("paused")?,
-            holder: row.try_get("holder")?,
             epoch: row.try_get("epoch")?,
+            lease_until: holder
+                .is_some()
+                .then_some(crate::message::time_of(row.try_get("lease_until")?)),
+            holder,
             dead_letters: u64::try_from(dead_letters).unwrap_or(0),
         })
     }};
@@ -151,7 +155,7 @@ macro_rules! process {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
-/// Makes the verbs that list queues and processes, for any database.
+/// Makes the verbs that list queues, processes and what was done by hand, for any database.
 macro_rules! directory {
     ($row:ty) => {
         async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
@@ -166,16 +170,47 @@ macro_rules! directory {
             let roster = query!(store.sql.roster)
                 .try_map(|row: $row| {
                     let queues: String = row.try_get("queues")?;
-                    Ok(crate::health::ProcessStats::new(
-                        Incarnation(row.try_get("incarnation")?),
-                        crate::backend::decode::queue_list(&queues),
-                        row.try_get("started_at")?,
-                        row.try_get("seen_at")?,
-                    ))
+                    Ok(crate::health::ProcessStats {
+                        incarnation: row.try_get("incarnation")?,
+                        queues: crate::backend::decode::queue_list(&queues),
+                        host: row.try_get("host")?,
+                        version: row.try_get("version")?,
+                        started_at: crate::message::time_of(row.try_get("started_at")?),
+                        seen_at: crate::message::time_of(row.try_get("seen_at")?),
+                        asked_at: crate::message::time_of(row.try_get("asked_at")?),
+                    })
                 })
                 .fetch_all(&store.pool)
                 .await?;
             Ok(roster)
+        }
+
+        async fn storage(store: &Store<Self>) -> Answer<u64> {
+            let row = query!(store.sql.storage).fetch_one(&store.pool).await?;
+            Ok(u64::try_from(row.try_get::<i64, _>("bytes")?).unwrap_or(0))
+        }
+
+        async fn records(
+            store: &Store<Self>,
+            before: i64,
+            limit: u32,
+        ) -> Answer<Vec<crate::audit::AuditEntry>> {
+            let records = query!(store.sql.records)
+                .bind(before)
+                .bind(i64::from(limit))
+                .try_map(|row: $row| {
+                    Ok(crate::audit::AuditEntry {
+                        id: row.try_get("id")?,
+                        at: crate::message::time_of(row.try_get("at")?),
+                        actor: row.try_get("actor")?,
+                        action: row.try_get("action")?,
+                        target: row.try_get("target")?,
+                        reason: row.try_get("reason")?,
+                    })
+                })
+                .fetch_all(&store.pool)
+                .await?;
+            Ok(records)
         }
     };
 }

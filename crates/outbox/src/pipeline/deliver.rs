@@ -7,6 +7,7 @@ use futures_util::FutureExt as _;
 use taskward::panic;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::backend::{Backend, Burial, Savepoint, Seq};
 use crate::batch::Batch;
@@ -16,6 +17,7 @@ use crate::handler::{
     RETRY_WITHOUT_REASON,
 };
 use crate::message::OutboxMessage;
+use crate::trace;
 
 /// How a delivery ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +105,13 @@ pub(crate) async fn leased(
     lost: &CancellationToken,
 ) -> Delivery {
     let mut batch = Batch::new(messages, deadline);
-    let handled = lost.run_until_cancelled(handler.handle(&mut batch));
+    // One that handles message by message has a span for each.
+    let span = match each {
+        true => Span::none(),
+        false => trace::handle_batch(messages),
+    };
+    let handled = handler.handle(&mut batch).instrument(span);
+    let handled = lost.run_until_cancelled(handled);
     let result = match within(deadline, handled).await {
         Ok(Some(result)) => result,
         Ok(None) => retry("the lease was lost"),
@@ -150,7 +158,9 @@ pub(crate) async fn transactional_messages<DB: Backend>(
         DB::savepoint(connection, Savepoint::Set)
             .await
             .map_err(gone)?;
-        let answer = within(deadline, handler.handle(connection, message))
+        let span = trace::handle(message);
+        let handled = handler.handle(connection, message).instrument(span);
+        let answer = within(deadline, handled)
             .await
             .map_err(|reason| TransactionGone::Stopped { before, reason })?;
         let verb = match &answer {
@@ -182,7 +192,9 @@ pub(crate) async fn transactional_batch<DB: Backend>(
     DB::savepoint(connection, Savepoint::Set)
         .await
         .map_err(gone)?;
-    let result = within(deadline, handler.handle(connection, messages))
+    let span = trace::handle_batch(messages);
+    let handled = handler.handle(connection, messages).instrument(span);
+    let result = within(deadline, handled)
         .await
         .map_err(|reason| TransactionGone::Stopped { before: 0, reason })?;
     let (verb, settled) = match result {

@@ -2,14 +2,16 @@
 //! to go on. One per partition and process; the lease decides which of them works.
 
 mod leased;
+mod telling;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use taskward::{Directive, WorkerAction};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::backend::{
     Advance, Backend, Claimed, Commit, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Seq,
@@ -24,6 +26,7 @@ use crate::patience::{FIRST, LONGEST, answer_in_contact, answer_within};
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
 use crate::pipeline::settle::settlement;
 use leased::{Ahead, SETTLE_WITHIN};
+use telling::Telling;
 
 /// The most messages that have a savepoint each in a transaction: PostgreSQL keeps 64 subtransactions in
 /// memory.
@@ -91,6 +94,7 @@ pub(crate) struct Processor<DB: Backend> {
     /// Database errors in a row, until when to rest after the last, and which contact it was in.
     errors: u32,
     error_rest: Option<(Instant, u64)>,
+    telling: Telling,
 }
 
 /// How one batch ended.
@@ -122,6 +126,7 @@ impl<DB: Backend> Processor<DB> {
             resume_at: None,
             errors: 0,
             error_rest: None,
+            telling: Telling::default(),
         }
     }
 
@@ -153,7 +158,8 @@ impl<DB: Backend> Processor<DB> {
         let store = &self.engine.store;
         let (holder, lease_millis) = (&self.engine.incarnation, self.queue.lease_millis());
         let claim = DB::claim(store, self.partition_id, holder, lease_millis, takeover);
-        let claimed = self.heard(claim).await?;
+        let span = tracing::info_span!("outbox.claim", queue = %self.queue.name, partition = self.partition);
+        let claimed = self.heard(claim.instrument(span)).await?;
         let held = claimed.map(|Claimed { lease, abandoned }| Held {
             lease,
             careful: abandoned,
@@ -162,6 +168,7 @@ impl<DB: Backend> Processor<DB> {
             borrowed: !ours,
         });
         if held.is_some_and(|held| held.careful) {
+            self.queue.meters.takeovers.increment(1);
             self.mode = PartitionMode::cautious();
         }
         self.hold(held);
@@ -199,6 +206,8 @@ impl<DB: Backend> Processor<DB> {
             .and_then(|at| at.checked_duration_since(started))
             && !rest.is_zero()
         {
+            // That it was woken for nothing says nothing of how soon it wakes.
+            self.desk().note().announced = None;
             return Ok(Directive::Sleep(rest, report));
         }
         self.resume_at = None;
@@ -222,7 +231,10 @@ impl<DB: Backend> Processor<DB> {
                     self.rest().await?;
                     return Ok(Directive::Idle(report));
                 }
-                Step::Lost => self.hold(None),
+                Step::Lost => {
+                    self.queue.meters.leases_lost.increment(1);
+                    self.hold(None);
+                }
                 Step::Settled {
                     messages,
                     full,
@@ -260,6 +272,10 @@ impl<DB: Backend> Processor<DB> {
     fn take_up(&mut self) {
         let mut note = self.desk().note();
         note.handling = true;
+        if let Some(announced) = note.announced.take() {
+            let woken = &self.engine.meters.processor_woken;
+            woken.record(announced.elapsed());
+        }
         let given_back = note.lease.is_none();
         drop(note);
         if given_back {
@@ -363,6 +379,7 @@ impl<DB: Backend> Processor<DB> {
         }
         if exhausted {
             self.engine.note_settled(self.partition_id);
+            self.engine.note_buried(self.partition_id, &charge);
             return Ok(Some(Step::Settled {
                 messages: 1,
                 full: true,
@@ -402,7 +419,8 @@ impl<DB: Backend> Processor<DB> {
             self.heard(transaction.commit()).await?;
             return Ok(Step::Nothing);
         }
-        self.tried();
+        self.tried(&messages);
+        let began = Instant::now();
         // The handler has its own deadline; this one is for a savepoint that is never answered.
         let patience = self.queue.handler_budget() + self.queue.lease.duration;
         let delivered = answer_within(patience, async {
@@ -418,6 +436,7 @@ impl<DB: Backend> Processor<DB> {
             })
         })
         .await?;
+        self.queue.meters.handler.record(began.elapsed());
         let delivery = match delivered {
             Ok(delivery) => delivery,
             Err(gone) => {
@@ -427,12 +446,15 @@ impl<DB: Backend> Processor<DB> {
         };
         let mode = self.mode.clone();
         let (settlement, step) = self.conclude(head.cursor, &messages, delivery, limit);
+        let commit = commit(sql, transaction, lease, &settlement);
         let settled = self
-            .heard(commit(sql, transaction, lease, &settlement))
+            .heard(commit.instrument(self.settling(&settlement)))
             .await;
         match settled {
             Ok(Advance::Held(_)) => {
                 self.engine.note_settled(self.partition_id);
+                self.engine.note_buried(self.partition_id, &settlement);
+                self.count(&messages, &settlement, &step);
                 Ok(self.went_on(step))
             }
             Ok(Advance::Lost) => Ok(Step::Lost),
@@ -504,6 +526,8 @@ impl<DB: Backend> Processor<DB> {
         {
             Advance::Held(_) => {
                 self.engine.note_settled(self.partition_id);
+                self.engine.note_buried(self.partition_id, &settlement);
+                self.count(messages, &settlement, &step);
                 Ok(step)
             }
             Advance::Lost => Ok(Step::Lost),
@@ -529,6 +553,8 @@ impl<DB: Backend> Processor<DB> {
         limit: ReadLimit,
     ) -> (Settlement, Step) {
         let settlement = settlement(cursor, messages, &mut delivery, self.queue.max_attempts);
+        let queue = self.queue.name.as_str();
+        self.telling.tell(queue, self.partition, &settlement);
         let settled = u32::try_from(delivery.settled).unwrap_or(u32::MAX);
         let processed = match delivery.result {
             // Only a whole batch is rejected so, and nobody knows for whose sake.
@@ -556,6 +582,36 @@ impl<DB: Backend> Processor<DB> {
                 result: delivery.result,
             },
         )
+    }
+
+    /// Counts how the delivery of these messages ended.
+    fn count(&self, messages: &[OutboxMessage], settlement: &Settlement, step: &Step) {
+        let Step::Settled {
+            messages: settled,
+            result,
+            ..
+        } = step
+        else {
+            return;
+        };
+        let meters = &self.queue.meters;
+        let buried = settlement.dead_letters.len() as u64;
+        // One that was tried too often is among them, and was not rejected.
+        let exhausted = matches!(result, HandlerResult::Retry { .. })
+            && settlement.last_error.is_none()
+            && buried > 0;
+        meters
+            .delivered
+            .increment(u64::from(*settled).saturating_sub(buried));
+        meters.rejected.increment(buried - u64::from(exhausted));
+        if matches!(result, HandlerResult::Retry { .. }) && !exhausted {
+            meters.retried.increment(1);
+        }
+        let now = SystemTime::now();
+        for message in &messages[..*settled as usize] {
+            let latency = now.duration_since(message.created_at);
+            meters.latency.record(latency.unwrap_or_default());
+        }
     }
 
     fn transition(&mut self, result: &HandlerResult, processed: Option<u32>) {
@@ -630,13 +686,27 @@ impl<DB: Backend> Processor<DB> {
 
     /// The handler runs now: an attempt that was written down before is used up. Answers what tells it
     /// that its lease is lost.
-    fn tried(&mut self) -> CancellationToken {
+    fn tried(&mut self, messages: &[OutboxMessage]) -> CancellationToken {
+        if messages.first().is_some_and(|first| first.attempts > 0) {
+            self.queue.meters.redelivered.increment(1);
+        }
         if let Some(held) = &mut self.held {
             (held.charged, held.charging) = (false, None);
         }
         let lost = CancellationToken::new();
         self.desk().note().lost = lost.clone();
         lost
+    }
+
+    /// The span in which something is settled.
+    fn settling(&self, settlement: &Settlement) -> Span {
+        tracing::info_span!(
+            "outbox.settle",
+            queue = %self.queue.name,
+            partition = self.partition,
+            upto = settlement.cursor.0,
+            dead_letters = settlement.dead_letters.len(),
+        )
     }
 
     async fn advance(
@@ -647,7 +717,11 @@ impl<DB: Backend> Processor<DB> {
         commit: Commit,
     ) -> Result<Advance, OutboxError> {
         let advance = DB::advance_alone(&self.engine.store, lease, settlement, limit, commit);
-        self.heard(advance).await
+        let span = match settlement {
+            None => Span::none(),
+            Some(settlement) => self.settling(settlement),
+        };
+        self.heard(advance.instrument(span)).await
     }
 
     /// Messages that were read, as the handler gets them; the first was tried so often.
@@ -662,7 +736,7 @@ impl<DB: Backend> Processor<DB> {
         let message = |(place, stored): (usize, StoredMessage)| OutboxMessage {
             attempts: if place == 0 { attempts } else { 0 },
             epoch: held.lease.epoch.0,
-            ..OutboxMessage::stored(stored, &self.queue.name, self.partition, self.partition_id)
+            ..OutboxMessage::stored(stored, &self.queue, self.partition, self.partition_id)
         };
         read.enumerate().map(message).collect()
     }

@@ -19,6 +19,7 @@ impl<DB: Backend> WorkerAction for Reconciler<DB> {
     type Error = OutboxError;
 
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
+        self.engine.meters.reconciled.increment(1);
         self.engine.mark(self.engine.partition_ids());
         for desk in self.engine.desks.values() {
             desk.bell.notify_one();

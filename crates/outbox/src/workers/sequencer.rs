@@ -7,6 +7,7 @@ use std::time::Duration;
 use taskward::{Directive, Pace, WorkerAction};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::backend::{Backend, PartitionId, Sequenced};
 use crate::engine::{Engine, lock};
@@ -38,8 +39,12 @@ struct Taken<DB: Backend> {
 
 impl<DB: Backend> Taken<DB> {
     fn new(engine: &Arc<Engine<DB>>, most: usize) -> Self {
+        let now = engine.clock.now();
         let mut schedule = lock(&engine.schedule);
-        let partitions = schedule.take(most, engine.clock.now());
+        if let Some(due) = schedule.next_ready().filter(|due| *due <= now) {
+            engine.meters.sequencer_woken.record(now - due);
+        }
+        let partitions = schedule.take(most, now);
         let more = schedule.next_ready().is_some();
         drop(schedule);
         if more && !partitions.is_empty() {
@@ -123,9 +128,12 @@ impl<DB: Backend> Sequencer<DB> {
             taken.outcome = Outcome::Failed;
             let step = DB::sequence(&self.engine.store, &taken.partitions, config.batch_size);
             let began = Instant::now();
-            let answers = match self.patience.hear(step).await {
+            let span = tracing::info_span!("outbox.sequence", partitions = taken.partitions.len());
+            let answers = match self.patience.hear(step.instrument(span)).await {
                 Ok(answers) => {
-                    lock(&self.engine.schedule).took(began.elapsed());
+                    let took = began.elapsed();
+                    self.engine.meters.sequencer.record(took);
+                    lock(&self.engine.schedule).took(took);
                     answers
                 }
                 Err(error) => {
@@ -160,6 +168,9 @@ impl<DB: Backend> Sequencer<DB> {
                 Sequenced::Done { count, more } => {
                     total += u64::from(count);
                     if count > 0 {
+                        if let Some(queue) = self.engine.queue_of.get(&partition_id) {
+                            queue.meters.sequenced.increment(count.into());
+                        }
                         self.engine.note_sequenced(partition_id);
                     } else {
                         // Another process was faster: what it sequenced may be for us.

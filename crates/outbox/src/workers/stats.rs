@@ -1,42 +1,51 @@
-//! Says now and then, in the log, how each queue is doing: the answer to "is it keeping up?" for those
-//! who have nothing but a log.
+//! Says how each queue is doing: in the metrics, and now and then in the log, for those who have nothing
+//! else.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use taskward::{Directive, WorkerAction};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::error::OutboxError;
+use crate::metrics::QueueStats;
 use crate::patience::Patience;
 use crate::stats::PartitionStats;
 
+/// How often the state of the queues is published at least.
+pub(crate) const PUBLISH: Duration = Duration::from_secs(10);
+
 #[derive(Debug)]
 pub(crate) struct Stats<DB: Backend> {
-    pub(crate) engine: Arc<Engine<DB>>,
-    pub(crate) patience: Patience,
+    engine: Arc<Engine<DB>>,
+    patience: Patience,
+    /// How often it is said in the log, and when next.
+    interval: Duration,
+    due: Instant,
 }
 
-impl<DB: Backend> WorkerAction for Stats<DB> {
-    type Payload = Vec<QueueStats>;
-    type Error = OutboxError;
+impl<DB: Backend> Stats<DB> {
+    pub(crate) fn new(engine: &Arc<Engine<DB>>, interval: Duration) -> Self {
+        Self {
+            patience: engine.patience(),
+            engine: Arc::clone(engine),
+            interval,
+            due: after(interval),
+        }
+    }
 
-    async fn execute(
-        &mut self,
-        _: &CancellationToken,
-    ) -> Result<Directive<Vec<QueueStats>>, OutboxError> {
-        let partition_ids = self.engine.partition_ids();
-        let stats = DB::stats(&self.engine.store, &partition_ids);
-        let stats = self.patience.hear(stats).await?;
-        let queues = by_queue(&stats, &self.engine.incarnation.0, SystemTime::now());
-        for queue in &queues {
+    fn log(&self, stats: &[PartitionStats]) {
+        let (incarnation, now) = (&*self.engine.incarnation.0, SystemTime::now());
+        for partitions in stats.chunk_by(|one, next| one.queue == next.queue) {
+            let own: Vec<_> = partitions.iter().collect();
+            let queue = QueueStats::of(&own, incarnation, now);
             tracing::info!(
-                queue = queue.name,
+                queue = partitions[0].queue,
                 pending = queue.pending,
-                oldest_seconds = queue.oldest_seconds,
+                oldest_seconds = queue.oldest.as_secs(),
                 held_here = queue.held_here,
                 failing = queue.failing,
                 paused = queue.paused,
@@ -44,40 +53,32 @@ impl<DB: Backend> WorkerAction for Stats<DB> {
                 "state of the queue"
             );
         }
-        Ok(Directive::Idle(queues))
     }
 }
 
-/// The partitions of a queue, added up.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct QueueStats {
-    name: String,
-    pending: i64,
-    /// The age of the oldest head, by this machine's clock.
-    oldest_seconds: u64,
-    /// Partitions that this process holds.
-    held_here: u32,
-    /// Partitions whose head has failed at least once.
-    failing: u32,
-    paused: u32,
-    dead_letters: u64,
+/// So long from now; a year if that is further than time goes.
+fn after(interval: Duration) -> Instant {
+    let now = Instant::now();
+    let year = Duration::from_secs(365 * 86_400);
+    now.checked_add(interval).unwrap_or_else(|| now + year)
 }
 
-fn by_queue(stats: &[PartitionStats], incarnation: &str, now: SystemTime) -> Vec<QueueStats> {
-    let mut queues: BTreeMap<&str, QueueStats> = BTreeMap::new();
-    for partition in stats {
-        let queue = queues.entry(&partition.queue).or_default();
-        queue.name.clone_from(&partition.queue);
-        queue.pending += partition.pending();
-        let age = partition
-            .head_created_at
-            .and_then(|at| now.duration_since(at).ok())
-            .map_or(0, |age| age.as_secs());
-        queue.oldest_seconds = queue.oldest_seconds.max(age);
-        queue.held_here += u32::from(partition.holder.as_deref() == Some(incarnation));
-        queue.failing += u32::from(partition.attempts > 0);
-        queue.paused += u32::from(partition.paused);
-        queue.dead_letters += partition.dead_letters;
+impl<DB: Backend> WorkerAction for Stats<DB> {
+    type Payload = ();
+    type Error = OutboxError;
+
+    async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
+        let partition_ids = self.engine.partition_ids();
+        let stats = DB::stats(&self.engine.store, &partition_ids);
+        let stats = self.patience.hear(stats).await?;
+        self.engine.show(&stats);
+        if Instant::now() >= self.due {
+            self.due = after(self.interval);
+            self.log(&stats);
+        }
+        let storage = DB::storage(&self.engine.store);
+        let bytes = self.patience.hear(storage).await?;
+        self.engine.meters.takes_room(bytes);
+        Ok(Directive::idle())
     }
-    queues.into_values().collect()
 }

@@ -83,9 +83,13 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
             if cancel.is_cancelled() || started.elapsed() >= ROUND {
                 return Ok(Directive::Proceed(removed));
             }
+            let began = Instant::now();
             let sweep = DB::sweep(&self.engine.store, partition_id, tuning.batch_size);
             match self.patience.hear(sweep).await {
                 Ok(swept) => {
+                    let meters = &self.engine.meters;
+                    meters.vacuum.record(began.elapsed());
+                    meters.swept.increment(swept.messages);
                     removed += swept.messages;
                     self.removed += swept.messages;
                     if swept.more {

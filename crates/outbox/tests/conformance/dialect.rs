@@ -25,6 +25,11 @@ pub(crate) trait Dialect: Backend {
         sql: String,
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 
+    /// A migration that is written for the database's command-line client, as the server reads it.
+    fn for_the_server(script: String) -> String {
+        script
+    }
+
     /// Cuts every other connection to the test's database; false where there is nothing to cut.
     fn cut_connections(
         connection: &mut Self::Connection,
@@ -135,6 +140,11 @@ dialect!(sqlx::MySql, sqlx::MySqlConnection, {
     const STRICTEST: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE";
     const PASSING: &[&str] = &["outbox_messages", "outbox_runs", "outbox_incoming"];
     const DDL_COMMITS: bool = true;
+
+    fn for_the_server(script: String) -> String {
+        let script = script.replace("DELIMITER //", "").replace("END//", "END;");
+        script.replace("DELIMITER ;", "")
+    }
 
     async fn connect(url: &str, connections: u32) -> Pool<Self> {
         options(connections)

@@ -1,6 +1,7 @@
 //! The one suite that every database passes. A thin file per database (`tests/<database>.rs`) runs
 //! it; a test is a function here and a name in the list of the macro.
 
+pub(crate) mod any_language;
 pub(crate) mod batches;
 pub(crate) mod boundaries;
 pub(crate) mod bounds;
@@ -23,6 +24,7 @@ pub(crate) mod several;
 pub(crate) mod stage;
 pub(crate) mod storm;
 pub(crate) mod trouble;
+pub(crate) mod watching;
 pub(crate) mod zombies;
 
 pub(crate) use dialect::Dialect;
@@ -39,6 +41,14 @@ macro_rules! suite {
         }
 
         $crate::conformance::suite!(@tests $database, $server,
+            any_language: [
+                a_key_has_the_partition_the_library_gives_it,
+                what_is_said_arrives_as_it_was_said,
+                what_the_library_refuses_is_refused,
+                a_call_is_part_of_its_transaction,
+                an_open_call_delays_nobody,
+                a_call_is_noticed_within_the_documented_time,
+            ],
             batches: [
                 a_rejected_transactional_batch_is_undone_and_comes_one_at_a_time,
                 a_rejected_leased_batch_keeps_its_acks,
@@ -177,6 +187,13 @@ macro_rules! suite {
                 transactional_poison_is_buried_after_its_attempts,
                 what_the_commit_refuses_is_a_failed_attempt,
                 any_reason_for_a_retry_fits,
+            ],
+            watching: [
+                everything_that_happens_is_counted,
+                what_fails_and_what_is_paused_shows,
+                a_process_says_where_it_is,
+                what_was_done_by_hand_is_written_down,
+                a_list_can_do_without_payloads,
             ],
             zombies: [
                 a_zombie_that_wakes_up_settles_nothing,

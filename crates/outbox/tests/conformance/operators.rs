@@ -233,7 +233,10 @@ pub(crate) async fn a_peek_shows_what_waits_and_changes_nothing<DB: Dialect>(sta
             .await
             .unwrap()
     };
+    let epoch = async || outbox.stats().await.unwrap()[0].epoch;
+    let before = epoch().await;
     assert!(!skip(b).await, "it is not the first");
+    assert_eq!(epoch().await, before, "and nobody loses a lease over it");
     assert!(skip(a).await);
     assert!(!skip(a).await, "it is gone");
     outbox.resume("orders", None).await.unwrap();

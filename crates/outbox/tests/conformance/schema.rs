@@ -35,7 +35,8 @@ pub(crate) async fn migrations_go_up_and_down_and_up_again<DB: Dialect>(stage: &
 
 pub(crate) async fn plain_sql_makes_the_same_schema<DB: Dialect>(stage: &Stage<DB>) {
     let prefix = TablePrefix::default();
-    stage.run(Schema::<DB>::up_sql(&prefix)).await;
+    let script = DB::for_the_server(Schema::<DB>::up_sql(&prefix));
+    stage.run(script).await;
     let schema = Schema::new(stage.pool.clone(), &prefix);
     assert_eq!(schema.version().await.unwrap(), Schema::<DB>::VERSION);
     let collector = Collector::new();

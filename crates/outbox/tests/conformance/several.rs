@@ -269,6 +269,10 @@ pub(crate) async fn bad_configuration_is_refused_before_anything_runs<DB: Dialec
         ),
         (queue().produce_only().processors(0), "processors is 0"),
         (
+            queue().produce_only().origin("eu west"),
+            "origin is \"eu west\"",
+        ),
+        (
             queue().produce_only().table_prefix("x; DROP TABLE y"),
             "table_prefix is",
         ),

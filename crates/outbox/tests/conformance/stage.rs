@@ -15,7 +15,7 @@ use super::Dialect;
 use super::outcomes::Ledger;
 
 /// How long a test waits for something that should happen soon, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A database for one test, and the tables the tests use beside the outbox's.
 pub(crate) struct Stage<DB: Dialect> {

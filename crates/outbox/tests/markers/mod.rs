@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use outbox::{
     DeadLetterFilter, DeadLetterStatus, EnqueueMessage, Outbox, OutboxMessage, OutboxProfile,
-    Partitions,
+    Partitions, Schema, TablePrefix,
 };
 use sqlx::{Connection as _, MySql};
 
+use crate::conformance::any_language::{Call, Routine as _};
 use crate::conformance::{Collector, Dialect as _, Stage};
 
 /// Makes a `#[tokio::test]` of every test in this file.
@@ -18,6 +19,9 @@ macro_rules! suite {
             ids_follow_the_increment_of_the_session,
             a_batch_larger_than_a_statement_is_all_or_nothing,
             an_enqueue_without_a_transaction_is_atomic,
+            a_call_without_a_transaction_is_atomic,
+            a_call_that_fails_leaves_nothing_in_its_transaction,
+            a_call_follows_the_session,
             a_borrowed_session_is_given_back_as_it_was,
             a_prepared_transaction_delays_nobody,
             a_migration_that_was_cut_short_is_finished,
@@ -161,6 +165,83 @@ pub(crate) async fn an_enqueue_without_a_transaction_is_atomic(stage: &Stage<MyS
     handle.stop().await;
 }
 
+pub(crate) async fn a_call_without_a_transaction_is_atomic(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    // What refuses the marker refuses the message.
+    stage
+        .run("ALTER TABLE outbox_incoming ADD CONSTRAINT small CHECK (size < 5)")
+        .await;
+    let large = MySql::call(&mut connection, &Call::new("k", "large")).await;
+    assert!(large.is_err());
+    assert_eq!(
+        stage.number("SELECT COUNT(*) FROM outbox_messages").await,
+        0
+    );
+    let small = Call::new("k", "1");
+    MySql::call(&mut connection, &small).await.unwrap();
+    // A session that has a transaction all the time keeps it.
+    for step in ["SET autocommit = 0", "call", "ROLLBACK", "call", "COMMIT"] {
+        match step {
+            "call" => drop(MySql::call(&mut connection, &small).await.unwrap()),
+            step => MySql::run(&mut connection, step.to_owned()).await.unwrap(),
+        }
+    }
+    collector.wait_for(2).await;
+    handle.stop().await;
+    assert_eq!(collector.texts(), ["1", "1"]);
+}
+
+pub(crate) async fn a_call_that_fails_leaves_nothing_in_its_transaction(stage: &Stage<MySql>) {
+    let queue = stage.outbox().queue("orders", ONE).produce_only();
+    queue.start().await.unwrap().stop().await;
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    for (step, works) in [
+        ("RENAME TABLE outbox_incoming TO elsewhere", true),
+        ("BEGIN", true),
+        ("call", false),
+        ("COMMIT", true),
+        ("RENAME TABLE elsewhere TO outbox_incoming", true),
+        ("BEGIN", true),
+        ("call", true),
+        ("COMMIT", true),
+    ] {
+        let done = match step {
+            "call" => MySql::call(&mut connection, &Call::new("k", "1"))
+                .await
+                .map(drop),
+            step => MySql::run(&mut connection, step.to_owned()).await,
+        };
+        assert_eq!(done.is_ok(), works, "{step}: {done:?}");
+    }
+    let messages = stage.number("SELECT COUNT(*) FROM outbox_messages").await;
+    assert_eq!(messages, 1, "none without a marker");
+}
+
+pub(crate) async fn a_call_follows_the_session(stage: &Stage<MySql>) {
+    let queue = stage.outbox().queue("orders", ONE).produce_only();
+    let handle = queue.start().await.unwrap();
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    let session = "SET SESSION auto_increment_increment = 7, auto_increment_offset = 1";
+    MySql::run(&mut connection, session.to_owned())
+        .await
+        .unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let call = Call::new("k", "x");
+        ids.push(MySql::call(&mut connection, &call).await.unwrap());
+    }
+    assert_eq!([ids[1] - ids[0], ids[2] - ids[1]], [7, 7]);
+    let large = Call::new("k", vec![0; 2 << 20]);
+    assert!(MySql::call(&mut connection, &large).await.is_err());
+    let limit = "SET @outbox_max_payload = 3000000";
+    MySql::run(&mut connection, limit.to_owned()).await.unwrap();
+    MySql::call(&mut connection, &large).await.unwrap();
+    handle.stop().await;
+}
+
 pub(crate) async fn a_borrowed_session_is_given_back_as_it_was(stage: &Stage<MySql>) {
     let collector = Collector::new();
     let pool = stage.another_pool(1).await;
@@ -248,8 +329,15 @@ pub(crate) async fn a_migration_that_was_cut_short_is_finished(stage: &Stage<MyS
     for rest in ["schema", "processes", "dead_letters", "vacuum"] {
         stage.run(format!("DROP TABLE outbox_{rest}")).await;
     }
+    stage.run("DROP PROCEDURE outbox_enqueue").await;
     start().await;
     assert_eq!(stage.number("SELECT COUNT(*) FROM outbox_vacuum").await, 1);
+    let routines = "SELECT COUNT(*) FROM information_schema.routines \
+                    WHERE routine_schema = DATABASE()";
+    assert_eq!(stage.number(routines).await, 1);
+    let schema = Schema::new(stage.pool.clone(), &TablePrefix::default());
+    schema.down().await.unwrap();
+    assert_eq!(stage.number(routines).await, 0);
 }
 
 pub(crate) async fn an_operator_does_not_need_what_a_sequencer_has(stage: &Stage<MySql>) {

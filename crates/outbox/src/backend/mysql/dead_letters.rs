@@ -44,7 +44,7 @@ impl DeadLetterVerbs for MySql {
         filter: &DeadLetterFilter,
     ) -> Answer<Vec<DeadLetter>> {
         let mut connection = OwnConnection::acquire(&store.workers).await?;
-        let statement = filtered(query!(store.sql.dead_letters), filter);
+        let statement = filtered(query!(store.sql.dead_letters).bind(filter.payloads), filter);
         let letters = with_status(statement, filter)
             .bind(filter.limit)
             .try_map(letter)

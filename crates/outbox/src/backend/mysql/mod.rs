@@ -31,8 +31,9 @@ use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    sealed,
+    VERSION, host, sealed,
 };
+use crate::audit::{KEPT, NewEntry};
 use crate::error::OutboxError;
 use crate::health::Vitals;
 use crate::message::OutboxMessageId;
@@ -57,6 +58,11 @@ const MIGRATION_WAIT_SECONDS: u32 = 60;
 const MIGRATION_TRIES: u32 = 20;
 const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 
+/// What the server answers to an account that may not: to a database, a table, a routine.
+const DENIED: [u16; 3] = [1044, 1142, 1370];
+const MIGRATION_PRIVILEGES: &str =
+    "SELECT, INSERT, UPDATE, CREATE, DROP, CREATE ROUTINE and ALTER ROUTINE on the database";
+
 /// How often a step of sequencing is tried when the server breaks it off as a deadlock.
 const SEQUENCE_TRIES: u32 = 2;
 
@@ -78,6 +84,7 @@ statements!(
     ended_dead_letters,
     enqueue,
     forget_process,
+    forget_records,
     free_dead_letters,
     has_schema,
     head,
@@ -97,6 +104,8 @@ statements!(
     processes,
     queue_partitions,
     queues,
+    record,
+    records,
     register_partitions,
     register_processors,
     register_queue,
@@ -109,6 +118,7 @@ statements!(
     sequence,
     settle,
     stats,
+    storage,
     survey,
     sweep,
     take_dead_letter,
@@ -388,6 +398,8 @@ impl Backend for MySql {
         query!(store.sql.announce)
             .bind(&process.incarnation.0)
             .bind(&queues)
+            .bind(host())
+            .bind(VERSION)
             .bind(&queues)
             .execute(&mut *connection)
             .await?;
@@ -417,6 +429,24 @@ impl Backend for MySql {
         }
         connection.give_back();
         Ok(alive)
+    }
+
+    async fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> Answer<()> {
+        let mut own = OwnConnection::acquire(&store.workers).await?;
+        let recorded = query!(store.sql.record)
+            .bind(entry.actor)
+            .bind(entry.action)
+            .bind(entry.target)
+            .bind(entry.reason)
+            .execute(&mut *own)
+            .await?;
+        let id = i64::try_from(recorded.last_insert_id()).unwrap_or(0);
+        query!(store.sql.forget_records)
+            .bind(id - KEPT)
+            .execute(&mut *own)
+            .await?;
+        own.give_back();
+        Ok(())
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
@@ -597,16 +627,29 @@ async fn change_schema(
     prefix: &TablePrefix,
     direction: Direction,
 ) -> Answer<()> {
-    let migration: Arc<str> = Statements::migration(prefix, direction).into();
+    let migration: Arc<str> = undelimited(&Statements::migration(prefix, direction)).into();
     let mut tries = 1;
     loop {
         let change = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&migration)));
         match change.execute(&mut *connection).await {
             Err(error) if tries < MIGRATION_TRIES && number_of(&error) == Some(1205) => tries += 1,
+            Err(error) if number_of(&error).is_some_and(|number| DENIED.contains(&number)) => {
+                let needed = MIGRATION_PRIVILEGES;
+                return Err(OutboxError::MissingPrivilege { needed, error });
+            }
             changed => return Ok(changed.map(drop)?),
         }
         tokio::time::sleep(MIGRATION_PAUSE).await;
     }
+}
+
+/// A migration is written for the command-line client, which has to be told where a procedure ends. The
+/// server knows that by itself.
+fn undelimited(migration: &str) -> String {
+    let lines = migration.lines();
+    let lines = lines.filter(|line| !line.starts_with("DELIMITER"));
+    let lines = lines.map(|line| format!("{}\n", line.replace("END//", "END;")));
+    lines.collect()
 }
 
 async fn schema_version(connection: &mut MySqlConnection, sql: &Statements) -> Answer<u32> {

@@ -20,6 +20,7 @@ impl DeadLetterVerbs for Postgres {
         let letters = filtered(query!(store.sql.dead_letters), filter)
             .bind(filter.status.map(DeadLetterStatus::as_str))
             .bind(i64::from(filter.limit))
+            .bind(filter.payloads)
             .try_map(|row: PgRow| dead_letter!(row))
             .fetch_all(session.connection())
             .await?;

@@ -21,8 +21,9 @@ use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    sealed,
+    VERSION, host, sealed,
 };
+use crate::audit::{KEPT, NewEntry};
 use crate::engine::lock;
 use crate::error::OutboxError;
 use crate::health::Vitals;
@@ -45,6 +46,9 @@ const RECLAIMING_POOL: u32 = 4;
 const BATCHES_AT_ONCE: usize = 64;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// The code of a statement that the account may not run.
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
+const MIGRATION_PRIVILEGES: &str = "CREATE on the schema, and to own what is in it already";
 /// How long a migration waits for a table that somebody uses, how often, and how long it lets others
 /// pass in between.
 const MIGRATION_PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
@@ -63,15 +67,18 @@ statements!(
     depart,
     enqueue,
     enqueue_one,
+    forget_records,
     mark_requeued,
+    pages,
     partition_ids,
     pause_partition,
     pause_queue,
     peek,
-    pages,
     queue_partitions,
     queues,
     reclaim,
+    record,
+    records,
     register_partitions,
     register_processors,
     register_queue,
@@ -86,6 +93,7 @@ statements!(
     roster,
     sequence,
     stats,
+    storage,
     survey,
     sweep,
     take_dead_letter,
@@ -445,10 +453,28 @@ impl Backend for Postgres {
             .bind(&process.incarnation.0)
             .bind(serde_json::json!(process.queues).to_string())
             .bind(alive_millis)
+            .bind(host())
+            .bind(VERSION)
             .fetch_all(session.connection())
             .await?;
         session.end().await?;
         rows.iter().map(|row| process!(row)).collect()
+    }
+
+    async fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> Answer<()> {
+        let mut session = Session::open(store).await?;
+        let row = query!(store.sql.record)
+            .bind(entry.actor)
+            .bind(entry.action)
+            .bind(entry.target)
+            .bind(entry.reason)
+            .fetch_one(session.connection())
+            .await?;
+        query!(store.sql.forget_records)
+            .bind(row.try_get::<i64, _>(0)? - KEPT)
+            .execute(session.connection())
+            .await?;
+        session.end().await
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
@@ -654,10 +680,19 @@ async fn migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()> {
             {
                 tries += 1;
             }
+            Err(OutboxError::Database(error)) if is_denied(&error) => {
+                let needed = MIGRATION_PRIVILEGES;
+                return Err(OutboxError::MissingPrivilege { needed, error });
+            }
             answer => return answer,
         }
         tokio::time::sleep(MIGRATION_PAUSE).await;
     }
+}
+
+fn is_denied(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.as_deref() == Some(INSUFFICIENT_PRIVILEGE)
 }
 
 async fn try_migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()> {

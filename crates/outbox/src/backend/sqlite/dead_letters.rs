@@ -19,6 +19,7 @@ impl DeadLetterVerbs for Sqlite {
         let letters = filtered(query!(store.sql.dead_letters), filter)
             .bind(filter.status.map(DeadLetterStatus::as_str))
             .bind(i64::from(filter.limit))
+            .bind(filter.payloads)
             .try_map(|row: SqliteRow| dead_letter!(row))
             .fetch_all(&store.pool)
             .await?;

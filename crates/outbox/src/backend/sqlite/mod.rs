@@ -22,8 +22,9 @@ use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation,
     Lease, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
     Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    sealed,
+    VERSION, host, sealed,
 };
+use crate::audit::{KEPT, NewEntry};
 use crate::error::OutboxError;
 use crate::health::Vitals;
 use crate::message::OutboxMessageId;
@@ -54,6 +55,7 @@ statements!(
     depart,
     enqueue,
     forget_processes,
+    forget_records,
     hold,
     mark_requeued,
     partition_ids,
@@ -64,6 +66,8 @@ statements!(
     queue_partitions,
     queues,
     read,
+    record,
+    records,
     register_partitions,
     register_processors,
     register_queue,
@@ -74,6 +78,7 @@ statements!(
     sequence,
     settle,
     stats,
+    storage,
     survey,
     sweep,
     take_dead_letter,
@@ -345,6 +350,8 @@ impl Backend for Sqlite {
         query!(store.sql.announce)
             .bind(&process.incarnation.0)
             .bind(json!(process.queues).to_string())
+            .bind(host())
+            .bind(VERSION)
             .execute(&mut *transaction)
             .await?;
         query!(store.sql.forget_processes)
@@ -357,6 +364,22 @@ impl Backend for Sqlite {
             .await?;
         transaction.commit().await?;
         rows.iter().map(|row| process!(row)).collect()
+    }
+
+    async fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> Answer<()> {
+        let mut transaction = Self::begin(store, None).await?;
+        let row = query!(store.sql.record)
+            .bind(entry.actor)
+            .bind(entry.action)
+            .bind(entry.target)
+            .bind(entry.reason)
+            .fetch_one(&mut *transaction)
+            .await?;
+        query!(store.sql.forget_records)
+            .bind(row.try_get::<i64, _>(0)? - KEPT)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await
     }
 
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {

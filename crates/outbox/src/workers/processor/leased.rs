@@ -80,12 +80,15 @@ impl<DB: Backend> Processor<DB> {
                 result: HandlerResult::Success,
             });
         }
-        let lost = self.tried();
+        let lost = self.tried(&messages);
+        let began = Instant::now();
         let handled = deliver::leased(handler, each, &messages, ahead.deadline, &lost);
         let Some(delivery) = self.paying(held.lease, &lost, handled).await else {
             return Ok(Step::Lost);
         };
+        self.queue.meters.handler.record(began.elapsed());
         let (mut settlement, step) = self.conclude(ahead.cursor, &messages, delivery, limit);
+        self.count(&messages, &settlement, &step);
         let all = settlement.cursor.0 == messages.last().map_or(0, |last| last.seq);
         ahead.cursor = settlement.cursor;
         let clean = all && settlement.dead_letters.is_empty() && !held.careful;
@@ -158,8 +161,9 @@ impl<DB: Backend> Processor<DB> {
         let Advance::Held(head) = advance else {
             return Ok(None);
         };
-        if owed.is_some() {
+        if let Some(owed) = &owed {
             self.engine.note_settled(self.partition_id);
+            self.engine.note_buried(self.partition_id, &owed.settlement);
         }
         let bytes: usize = head.messages.iter().map(|one| one.payload.len()).sum();
         Ok(Some(Ahead {

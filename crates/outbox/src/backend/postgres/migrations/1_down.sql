@@ -1,4 +1,7 @@
+DROP FUNCTION IF EXISTS {prefix}enqueue(text, text, text, text, jsonb);
+DROP FUNCTION IF EXISTS {prefix}enqueue(text, text, text, bytea, jsonb);
 DROP TABLE IF EXISTS {prefix}schema;
+DROP TABLE IF EXISTS {prefix}audit;
 DROP TABLE IF EXISTS {prefix}processes;
 DROP TABLE IF EXISTS {prefix}dead_letters;
 DROP TABLE IF EXISTS {prefix}vacuum;

@@ -36,6 +36,8 @@ LEFT JOIN LATERAL (
         ]) WITH ORDINALITY AS item (id, place)
         WHERE r.partition_id = head.partition_id AND r.last_seq > head.processed_seq
           AND r.first_seq <= head.processed_seq + $6
+          -- No run has more than 1000: so the index need not be read to its end.
+          AND r.last_seq < head.processed_seq + $6 + 1000
           AND (NOT head.paused OR $8)
     ) AS item
     LEFT JOIN LATERAL (SELECT * FROM {prefix}messages m WHERE m.id = item.id OFFSET 0) AS m ON TRUE

@@ -2,8 +2,8 @@ WITH forgotten AS (
     -- Ten lives after the last sign of life nobody asks any more.
     DELETE FROM {prefix}processes WHERE seen_at < {now} - 10 * $3 AND incarnation <> $1
 ), announced AS (
-    INSERT INTO {prefix}processes (incarnation, queues, started_at, seen_at)
-    VALUES ($1, $2, {now}, {now})
+    INSERT INTO {prefix}processes (incarnation, queues, host, version, started_at, seen_at)
+    VALUES ($1, $2, $4, $5, {now}, {now})
     ON CONFLICT (incarnation) DO UPDATE SET queues = excluded.queues, seen_at = excluded.seen_at
 )
 -- Not those seen in a future that is none any more since the clock was set back.

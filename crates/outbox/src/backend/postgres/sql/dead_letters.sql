@@ -1,4 +1,6 @@
-SELECT d.*, p.queue, p.partition
+SELECT d.id, d.partition_id, d.seq, d.message_id, d.created_at, d.failed_at, d.payload_type, d.key,
+       d.headers, CASE WHEN $8 THEN d.payload ELSE '' END AS payload, d.attempts, d.last_error,
+       d.status, d.claim_token, d.deadline, d.completed_at, d.requeued_as, p.queue, p.partition
 FROM {prefix}dead_letters d
 JOIN {prefix}partitions p ON p.partition_id = d.partition_id
 WHERE ($1::text IS NULL OR p.queue = $1)

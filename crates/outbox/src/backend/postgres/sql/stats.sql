@@ -1,7 +1,7 @@
 SELECT p.queue, p.partition, p.partition_id, p.last_seq, c.processed_seq, c.attempts, c.last_error,
        q.paused
        OR EXISTS (SELECT 1 FROM {prefix}paused o WHERE o.partition_id = p.partition_id) AS paused,
-       c.holder, c.epoch,
+       c.holder, c.epoch, c.lease_until,
        p.upto IS NOT NULL
        OR EXISTS (SELECT 1 FROM {prefix}messages m
                   WHERE m.partition_id = p.partition_id AND m.xid >= pg_snapshot_xmax(p.seen))

@@ -10,16 +10,21 @@ SELECT {now} AS now_millis,
        PG_NOTIFICATION_QUEUE_USAGE() AS notifications,
        CURRENT_SETTING('autovacuum') = 'on' AS autovacuum,
        tables.dead AS dead_rows, tables.live AS live_rows,
-       (SELECT STRING_AGG(needed.privilege || ' on ' || needed.relation, ', ')
-        FROM (VALUES ('{prefix}messages', 'SELECT'), ('{prefix}messages', 'INSERT'),
-                     ('{prefix}messages', 'DELETE'), ('{prefix}runs', 'INSERT'),
-                     ('{prefix}runs', 'DELETE'), ('{prefix}partitions', 'UPDATE'),
-                     ('{prefix}processors', 'UPDATE'), ('{prefix}vacuum', 'UPDATE'),
-                     ('{prefix}dead_letters', 'INSERT'), ('{prefix}dead_letters', 'UPDATE'),
-                     ('{prefix}dead_letters', 'DELETE'), ('{prefix}processes', 'INSERT'),
-                     ('{prefix}processes', 'UPDATE'), ('{prefix}processes', 'DELETE')
-             ) AS needed (relation, privilege)
-        WHERE NOT HAS_TABLE_PRIVILEGE(needed.relation, needed.privilege)) AS missing_privileges
+       (SELECT STRING_AGG(one.privilege || ' on ' || needed.relation, ', ')
+        FROM (VALUES ('{prefix}schema', 'SELECT'),
+                     ('{prefix}queues', 'SELECT,INSERT,UPDATE'),
+                     ('{prefix}partitions', 'SELECT,INSERT,UPDATE'),
+                     ('{prefix}processors', 'SELECT,INSERT,UPDATE'),
+                     ('{prefix}vacuum', 'SELECT,INSERT,UPDATE'),
+                     ('{prefix}messages', 'SELECT,INSERT,DELETE'),
+                     ('{prefix}runs', 'SELECT,INSERT,DELETE'),
+                     ('{prefix}paused', 'SELECT,INSERT,DELETE'),
+                     ('{prefix}dead_letters', 'SELECT,INSERT,UPDATE,DELETE'),
+                     ('{prefix}processes', 'SELECT,INSERT,UPDATE,DELETE'),
+                     ('{prefix}audit', 'SELECT,INSERT,DELETE')
+             ) AS needed (relation, privileges),
+             UNNEST(STRING_TO_ARRAY(needed.privileges, ',')) AS one (privilege)
+        WHERE NOT HAS_TABLE_PRIVILEGE(needed.relation, one.privilege)) AS missing_privileges
 FROM (SELECT SUM(n_dead_tup)::bigint AS dead, SUM(n_live_tup)::bigint AS live
       FROM pg_stat_user_tables
       WHERE relid IN ('{prefix}messages'::regclass, '{prefix}runs'::regclass)) AS tables

@@ -1,4 +1,6 @@
+DROP VIEW IF EXISTS {prefix}enqueue;
 DROP TABLE IF EXISTS {prefix}schema;
+DROP TABLE IF EXISTS {prefix}audit;
 DROP TABLE IF EXISTS {prefix}processes;
 DROP TABLE IF EXISTS {prefix}dead_letters;
 DROP TABLE IF EXISTS {prefix}processors;

@@ -1,5 +1,5 @@
 SELECT p.queue, p.partition, p.partition_id, p.last_seq, c.processed_seq, c.attempts, c.last_error,
-       p.paused OR q.paused AS paused, c.holder, c.epoch,
+       p.paused OR q.paused AS paused, c.holder, c.epoch, c.lease_until,
        EXISTS (SELECT 1 FROM {prefix}messages m
                WHERE m.partition_id = p.partition_id AND m.id > p.last_id) AS unsequenced,
        (SELECT m.created_at FROM {prefix}messages m

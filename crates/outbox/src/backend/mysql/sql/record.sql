@@ -1,0 +1,1 @@
+INSERT INTO {prefix}audit (at, actor, action, target, reason) VALUES ({now}, ?, ?, ?, ?)

@@ -1,0 +1,1 @@
+DELETE FROM {prefix}audit WHERE id <= ?1
