@@ -23,13 +23,27 @@ pub enum SinkError {
         /// What is wrong with it.
         problem: String,
     },
+}
 
-    /// A file that cannot be written.
-    #[error("cannot write {path}: {error}")]
-    File {
-        /// The file.
-        path: String,
-        /// Why not.
-        error: std::io::Error,
-    },
+#[cfg(any(feature = "broker", feature = "http"))]
+impl SinkError {
+    /// What is wrong with a template that may hold a password.
+    #[cfg(feature = "http")]
+    pub(crate) fn without_template(self) -> Self {
+        match self {
+            Self::InvalidTemplate { problem, .. } => Self::InvalidTemplate {
+                template: "…".to_owned(),
+                problem,
+            },
+            other => other,
+        }
+    }
+
+    pub(crate) fn invalid(field: &'static str, value: &str, allowed: &'static str) -> Self {
+        Self::InvalidConfig {
+            field,
+            value: value.to_owned(),
+            allowed,
+        }
+    }
 }

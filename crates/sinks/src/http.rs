@@ -3,15 +3,20 @@
 mod cloud_event;
 mod signature;
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use outbox::OutboxMessage;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
+use tokio::net::TcpStream;
 
+use crate::envelope;
 use crate::error::SinkError;
+use crate::settings::shows_only;
 use crate::template::Template;
 use crate::{Published, Refusal, Sink};
 pub use cloud_event::CloudEventMode;
@@ -45,7 +50,8 @@ const RESERVED: [&str; 15] = [
 /// | answer | what becomes of the message |
 /// |---|---|
 /// | 2xx | delivered |
-/// | 400, 406, 411, 413, 414, 415, 422 | dead letter: this message will never be taken |
+/// | 413, 414, 422 | dead letter: this message will never be taken |
+/// | 400, 406, 411, 415 | dead letter if the endpoint has taken another since the start, again if not: then it may be the address, a key or the content type that is wrong |
 /// | 429, 503 with `Retry-After` | again after that time, or when the lease ends if that is earlier |
 /// | anything else, or none: 401, 404, 409, 410, 5xx, redirects, no connection | again, after a backoff |
 ///
@@ -53,12 +59,17 @@ const RESERVED: [&str; 15] = [
 #[derive(Clone)]
 pub struct HttpSink {
     client: Client,
+    /// Where the host is.
+    host: Url,
     url: Template,
     mode: CloudEventMode,
     source: Template,
     content_type: String,
     headers: HeaderMap,
     secret: Option<Secret>,
+    timeout: Duration,
+    /// Whether the endpoint has taken a message.
+    proven: Arc<AtomicBool>,
 }
 
 /// Configures an [`HttpSink`].
@@ -74,30 +85,16 @@ pub struct HttpSinkBuilder {
     timeout: Duration,
 }
 
-impl fmt::Debug for HttpSinkBuilder {
-    /// Without what may be a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpSinkBuilder")
-            .field("mode", &self.mode)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for HttpSink {
-    /// Without what may be a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpSink")
-            .field("mode", &self.mode)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A URL's beginning up to its path, and the rest.
 fn split_host(url: &str) -> (&str, &str) {
     let host = url.find("://").map_or(0, |scheme| scheme + 3);
     let path = url[host..].find(['/', '?', '#']);
     url.split_at(path.map_or(url.len(), |path| host + path))
+}
+
+shows_only! {
+    HttpSinkBuilder { mode, timeout }
+    HttpSink { mode }
 }
 
 impl HttpSink {
@@ -156,23 +153,21 @@ impl HttpSinkBuilder {
 
     /// The sink, or what is wrong with its configuration.
     pub fn build(self) -> Result<HttpSink, SinkError> {
-        let invalid = |field, value: &str, allowed| SinkError::InvalidConfig {
-            field,
-            value: value.to_owned(),
-            allowed,
-        };
-        let url: Template = self.url.parse()?;
+        let invalid = SinkError::invalid;
+        // Never the URL itself: it may hold a password, or be one.
+        let url: Template = self.url.parse().map_err(SinkError::without_template)?;
         let known = ["http://", "https://"];
         if !known.iter().any(|scheme| self.url.starts_with(scheme)) {
-            return Err(invalid("url", &self.url, "an http:// or https:// URL"));
+            return Err(invalid("url", "…", "an http:// or https:// URL"));
         }
         // With placeholders only behind the host: no message may choose that.
         let (host, path) = split_host(&self.url);
         let filled = path.replace(['{', '}'], "");
-        if host.contains('{') || Url::parse(&format!("{host}{filled}")).is_err() {
+        let parsed = Url::parse(&format!("{host}{filled}")).ok();
+        let Some(host) = parsed.filter(|_| !host.contains('{')) else {
             let allowed = "a URL whose host is written out";
-            return Err(invalid("url", host, allowed));
-        }
+            return Err(invalid("url", "…", allowed));
+        };
         if HeaderValue::try_from(&self.content_type).is_err() {
             let allowed = "visible ASCII characters";
             return Err(invalid("content_type", &self.content_type, allowed));
@@ -203,12 +198,15 @@ impl HttpSinkBuilder {
             .map_err(|error| invalid("http", &error.to_string(), "a client that can be made"))?;
         Ok(HttpSink {
             client,
+            host,
             url,
             mode: self.mode,
             source: self.source.parse()?,
             content_type: self.content_type,
             headers,
             secret,
+            timeout: self.timeout,
+            proven: Arc::default(),
         })
     }
 }
@@ -227,6 +225,19 @@ impl Sink for HttpSink {
     fn window(&self) -> usize {
         1
     }
+
+    /// Whether somebody listens there: a request would be a message.
+    async fn check(&self) -> Result<(), String> {
+        let (host, port) = (self.host.host_str(), self.host.port_or_known_default());
+        let (host, port) = (host.unwrap_or_default(), port.unwrap_or_default());
+        // The colons of an IPv6 address stand in brackets.
+        let connect = TcpStream::connect((host.trim_matches(['[', ']']), port));
+        match tokio::time::timeout(self.timeout, connect).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(format!("{host}:{port}: {error}")),
+            Err(_) => Err(format!("{host}:{port} does not answer")),
+        }
+    }
 }
 
 impl HttpSink {
@@ -236,14 +247,12 @@ impl HttpSink {
         // Without the URL, which may hold a password.
         let url = Url::parse(&url).map_err(|error| Refusal::never(format!("its URL: {error}")))?;
         let source = self.source.fill(message).map_err(Refusal::never)?;
-        let mut headers = message.headers.iter();
-        let content_type = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-        let content_type = content_type.map_or(&*self.content_type, |(_, value)| value);
+        let content_type = envelope::content_type(message).unwrap_or(&self.content_type);
         let (mut headers, body) = self.mode.encode(message, &source, content_type)?;
         headers.extend(passed_on(message));
-        headers.insert("idempotency-key", visible(&message.id.to_string())?);
+        headers.insert("idempotency-key", visible(&message.identity())?);
         if let Some(secret) = &self.secret {
-            headers.extend(secret.sign(&message.id.to_string(), SystemTime::now(), &body)?);
+            headers.extend(secret.sign(&message.identity(), SystemTime::now(), &body)?);
         }
         headers.extend(self.headers.clone());
         let request = self.client.post(url).headers(headers).body(body);
@@ -253,10 +262,12 @@ impl HttpSink {
         })?;
         let status = answer.status();
         if status.is_success() {
+            self.proven.store(true, Ordering::Relaxed);
             return Ok(());
         }
         let after = retry_after(answer.headers(), SystemTime::now());
-        Err(verdict(status, after, &excerpt(answer).await))
+        let proven = self.proven.load(Ordering::Relaxed);
+        Err(verdict(status, after, &excerpt(answer).await, proven))
     }
 }
 
@@ -283,14 +294,16 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What an answer that is no success means.
-fn verdict(status: StatusCode, after: Option<Duration>, said: &str) -> Refusal {
+/// What an answer that is no success means. Some are given to a wrong address, a wrong key or a wrong
+/// content type as well: those bury a message only where others have been taken.
+fn verdict(status: StatusCode, after: Option<Duration>, said: &str, proven: bool) -> Refusal {
     let reason = match said {
         "" => format!("the endpoint answered {status}"),
         said => format!("the endpoint answered {status}: {said}"),
     };
     match status.as_u16() {
-        400 | 406 | 411 | 413..=415 | 422 => Refusal::Never { reason },
+        413 | 414 | 422 => Refusal::Never { reason },
+        400 | 406 | 411 | 415 if proven => Refusal::Never { reason },
         _ => Refusal::Later { reason, after },
     }
 }
@@ -353,12 +366,23 @@ mod tests {
 
     #[test]
     fn only_what_is_wrong_with_the_message_buries_it() {
-        let fate = |status| match verdict(StatusCode::from_u16(status).unwrap(), None, "") {
-            Refusal::Never { .. } => "never",
-            Refusal::Later { .. } => "later",
-        };
+        let judge =
+            |status, proven| match verdict(StatusCode::from_u16(status).unwrap(), None, "", proven)
+            {
+                Refusal::Never { .. } => "never",
+                Refusal::Later { .. } => "later",
+            };
+        let fate = |status| judge(status, true);
         for status in [400, 413, 415, 422] {
             assert_eq!(fate(status), "never", "{status}");
+        }
+        for (status, expected) in [
+            (400, "later"),
+            (415, "later"),
+            (413, "never"),
+            (422, "never"),
+        ] {
+            assert_eq!(judge(status, false), expected, "{status}");
         }
         for status in [
             301, 401, 403, 404, 405, 408, 409, 410, 412, 425, 429, 500, 502, 503,
@@ -395,7 +419,7 @@ mod tests {
         let refused = |builder: HttpSinkBuilder| builder.build().unwrap_err().to_string();
         assert_eq!(
             refused(HttpSink::to("ftp://x")),
-            "url is \"ftp://x\", but must be an http:// or https:// URL"
+            "url is \"…\", but must be an http:// or https:// URL"
         );
         for url in ["http://{key}.example/", "http://host:99999/x"] {
             assert!(

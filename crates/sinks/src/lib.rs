@@ -22,15 +22,52 @@
 //! |---|---|
 //! | always | [`LinesSink`]: JSON lines to a file or standard output |
 //! | `http` | [`HttpSink`]: webhooks, as `CloudEvents`, signed if you like |
+//! | `kafka` | [`KafkaSink`]: records by an idempotent producer (librdkafka, which is built from C) |
+//! | `mqtt` | [`MqttSink`]: MQTT 5, quality of service 1 |
+//! | `nats` | [`NatsSink`]: streams of NATS JetStream, which drop redeliveries themselves |
+//! | `rabbitmq` | [`RabbitMqSink`]: publisher confirms, mandatory |
+//! | `redis` | [`RedisSink`]: streams of Redis, trimmed if you like |
+//!
+//! # Headers
+//!
+//! What a message says of itself has the same names everywhere, those of `CloudEvents` 1.0 with `ce-` before
+//! them: `ce-id` (the message's identity, by which a receiver tells redeliveries), `ce-type`, `ce-time`,
+//! `ce-source`, `ce-sequence`, `ce-queue`, `ce-partition` and `ce-partitionkey` (its key). Its own headers go
+//! along by their own names.
 
+#[cfg(any(feature = "broker", feature = "http"))]
+mod envelope;
 mod error;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod lines;
+#[cfg(feature = "broker")]
+mod link;
+#[cfg(feature = "mqtt")]
+mod mqtt;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(any(
+    feature = "kafka",
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq"
+))]
+mod routes;
+#[cfg(any(feature = "broker", feature = "http"))]
+mod settings;
 mod template;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod tls;
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outbox::{
     Backend, Batch, HandlerResult, LeasedHandler, OutboxBuilder, OutboxMessage, QueueBuilder,
@@ -39,7 +76,17 @@ use outbox::{
 pub use error::SinkError;
 #[cfg(feature = "http")]
 pub use http::{CloudEventMode, HttpSink, HttpSinkBuilder};
+#[cfg(feature = "kafka")]
+pub use kafka::{KafkaSink, KafkaSinkBuilder};
 pub use lines::LinesSink;
+#[cfg(feature = "mqtt")]
+pub use mqtt::{MqttSink, MqttSinkBuilder};
+#[cfg(feature = "nats")]
+pub use nats::{NatsSink, NatsSinkBuilder};
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{RabbitMqSink, RabbitMqSinkBuilder};
+#[cfg(feature = "redis")]
+pub use redis::{RedisSink, RedisSinkBuilder};
 pub use template::Template;
 
 /// How many messages are on their way at once unless a sink says otherwise.
@@ -55,6 +102,11 @@ pub trait Sink: Send + Sync + 'static {
     /// How many messages it is given at once.
     fn window(&self) -> usize {
         WINDOW
+    }
+
+    /// Connects, publishes nothing, and says what is wrong: a password, a stream that is not there.
+    fn check(&self) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
     }
 }
 
@@ -138,7 +190,10 @@ struct Delivery<S>(S);
 
 impl<S: Sink> LeasedHandler for Delivery<S> {
     async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        while !batch.remaining().is_zero() {
+        // What cannot be published in the time that is left comes with the next lease, and is not at fault.
+        let mut longest = Duration::ZERO;
+        while batch.remaining() > longest {
+            let begun = Instant::now();
             let mut window = batch.next_chunk(self.0.window().max(1));
             if window.is_empty() {
                 break;
@@ -164,6 +219,7 @@ impl<S: Sink> LeasedHandler for Delivery<S> {
                     }
                 };
             }
+            longest = longest.max(begun.elapsed() * 2);
         }
         HandlerResult::Success
     }

@@ -1,16 +1,16 @@
 //! JSON lines, to a file or to standard output: for a look, for a pipe, for an archive.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outbox::OutboxMessage;
 use serde_json::json;
+use tokio::sync::Mutex;
 
-use crate::error::SinkError;
 use crate::{Published, Refusal, Sink};
 
 /// Writes each message as a line of JSON. A file's lines are on disk before they count as delivered.
@@ -20,7 +20,7 @@ pub struct LinesSink(Arc<Mutex<Target>>);
 #[derive(Debug)]
 enum Target {
     Stdout,
-    File(File),
+    File { path: PathBuf, file: Option<File> },
 }
 
 impl LinesSink {
@@ -29,22 +29,28 @@ impl LinesSink {
         Self(Arc::new(Mutex::new(Target::Stdout)))
     }
 
-    /// To the end of a file, which is made if it is not there, and belongs to this sink as long as there is
-    /// one: others could not tell whose half a line is.
-    pub fn file(path: impl AsRef<Path>) -> Result<Self, SinkError> {
-        let path = path.as_ref();
-        let file = open(path).map_err(|error| SinkError::File {
-            path: path.display().to_string(),
-            error,
-        })?;
-        Ok(Self(Arc::new(Mutex::new(Target::File(file)))))
+    /// To the end of a file. It is opened, and made if it is not there, when there is something to write;
+    /// then it belongs to this sink as long as there is one: others could not tell whose half a line is.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        let (path, file) = (path.into(), None);
+        Self(Arc::new(Mutex::new(Target::File { path, file })))
     }
 }
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let mut file = options.read(true).create(true).append(true).open(path)?;
-    file.try_lock()?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::Error(error) => error,
+        TryLockError::WouldBlock => io::Error::other("another process writes to it"),
+    })?;
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        // Otherwise a crash may leave the lines and no name to find them by.
+        File::open(folder)?.sync_all()?;
+    }
     if file.metadata()?.len() > 0 {
         let mut last = [0];
         file.seek(SeekFrom::End(-1))?;
@@ -60,36 +66,81 @@ fn open(path: &Path) -> io::Result<File> {
 impl Sink for LinesSink {
     async fn publish(&self, messages: &[OutboxMessage]) -> Published {
         let lines: String = messages.iter().map(line).collect();
-        let target = Arc::clone(&self.0);
-        let written = tokio::task::spawn_blocking(move || {
-            let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
-            write(&mut target, lines.as_bytes())
-        });
-        match written.await {
-            Ok(Ok(())) => Published::all(messages),
-            Ok(Err(error)) => Published::until(0, Refusal::later(error.to_string())),
-            Err(error) => Published::until(0, Refusal::later(error.to_string())),
+        // Before there is a thread: whoever waits for a reader that has stalled costs none.
+        let mut target = Arc::clone(&self.0).lock_owned().await;
+        let written = tokio::task::spawn_blocking(move || write(&mut target, lines.as_bytes()));
+        let written = written.await.map_err(|error| error.to_string());
+        match written.flatten() {
+            Ok(()) => Published::all(messages),
+            Err(problem) => Published::until(0, Refusal::later(problem)),
+        }
+    }
+
+    /// Leaves no file behind where there was none, and locks out nobody who writes.
+    async fn check(&self) -> Result<(), String> {
+        let target = self.0.lock().await;
+        let Target::File { path, .. } = &*target else {
+            return Ok(());
+        };
+        let tried = match OpenOptions::new().append(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let folder = path
+                    .parent()
+                    .filter(|folder| !folder.as_os_str().is_empty());
+                fs::metadata(folder.unwrap_or(Path::new("."))).map(drop)
+            }
+            opened => opened.map(drop),
+        };
+        tried.map_err(|error| problem(path, &error))
+    }
+}
+
+fn problem(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
+}
+
+fn write(target: &mut Target, lines: &[u8]) -> Result<(), String> {
+    match target {
+        Target::Stdout => {
+            let mut stdout = io::stdout().lock();
+            let written = stdout.write_all(lines).and_then(|()| stdout.flush());
+            written.map_err(|error| format!("cannot write to standard output: {error}"))
+        }
+        Target::File { path, file } => {
+            append(path, file, lines).map_err(|error| problem(path, &error))
         }
     }
 }
 
-fn write(target: &mut Target, lines: &[u8]) -> io::Result<()> {
-    match target {
-        Target::Stdout => {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(lines)?;
-            stdout.flush()
-        }
-        Target::File(file) => {
-            let before = file.metadata()?.len();
-            let written = file.write_all(lines).and_then(|()| file.sync_data());
-            if written.is_err() {
-                // Half a line would spoil the next one. If that fails too, so be it.
-                let _ = file.set_len(before);
-            }
-            written
-        }
+fn append(path: &Path, slot: &mut Option<File>, lines: &[u8]) -> io::Result<()> {
+    // Opening it again finds half a line, and one that somebody has removed.
+    let mut file = match slot.take() {
+        Some(file) if is_there(path, &file) => file,
+        _ => open(path)?,
+    };
+    let before = file.metadata()?.len();
+    let written = file.write_all(lines).and_then(|()| file.sync_data());
+    if written.is_err() {
+        // Half a line would spoil the next one. If that fails too, so be it.
+        let _ = file.set_len(before);
+        return written;
     }
+    *slot = Some(file);
+    Ok(())
+}
+
+/// Whether a path still leads to this file.
+#[cfg(unix)]
+fn is_there(path: &Path, file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (there, own) = (fs::metadata(path).map(place), file.metadata().map(place));
+    matches!((there, own), (Ok(there), Ok(own)) if there == own)
+}
+
+#[cfg(not(unix))]
+fn is_there(path: &Path, _: &File) -> bool {
+    path.exists()
 }
 
 fn line(message: &OutboxMessage) -> String {
@@ -99,6 +150,7 @@ fn line(message: &OutboxMessage) -> String {
     };
     let mut line = json!({
         "id": message.id.to_string(),
+        "identity": message.identity(),
         "queue": &*message.queue,
         "partition": message.partition,
         "seq": message.seq,

@@ -26,6 +26,16 @@ enum Part {
 }
 
 impl Template {
+    /// What it is for every message, if there is nothing to fill in.
+    #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "redis"))]
+    pub(crate) fn constant(&self) -> Option<&str> {
+        match &*self.parts {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     /// Filled in with what the message has. An error says what it has not.
     pub fn fill(&self, message: &OutboxMessage) -> Result<String, String> {
         self.fill_with(message, str::to_owned)
@@ -46,12 +56,14 @@ impl Template {
                 Part::Type => filled.push_str(&encode(&message.payload_type)),
                 Part::Key => match &message.key {
                     Some(key) => filled.push_str(&encode(key)),
-                    None => return Err(format!("{self} needs a key, and the message has none")),
+                    None => return Err("{key} needs a key, and the message has none".to_owned()),
                 },
                 Part::Header(name) => match message.headers.get(name) {
                     Some(value) => filled.push_str(&encode(value)),
                     None => {
-                        return Err(format!("{self} needs a header {name:?} that is not there"));
+                        return Err(format!(
+                            "{{header:{name}}} needs a header that is not there"
+                        ));
                     }
                 },
             }
@@ -155,10 +167,7 @@ mod tests {
         );
         assert_eq!(filled("a{{b}}c").unwrap(), "a{b}c");
         let missing = filled("{header:colour}").unwrap_err();
-        assert_eq!(
-            missing,
-            "{header:colour} needs a header \"colour\" that is not there"
-        );
+        assert_eq!(missing, "{header:colour} needs a header that is not there");
         let message = outbox::testing::message("body", "t");
         let keyless = "{key}".parse::<Template>().unwrap().fill(&message);
         assert_eq!(

@@ -1,35 +1,51 @@
-//! What every sink must do, with a real outbox on one side and the real thing on the other.
-#![cfg(feature = "http")]
+//! What every sink must do, with a real outbox on one side and the real thing on the other. What only one of
+//! them must do is beside its broker in `brokers`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod brokers;
+mod source;
+#[cfg(feature = "broker")]
+mod throughput;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use brokers::{Answer, Arrived, Broker, Http, Lines};
-use outbox::{
-    DeadLetterFilter, EnqueueMessage, Outbox, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
-};
-use outbox_sinks::{HttpSink, LinesSink, Sink, SinkExt as _};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
-use sqlx::{Sqlite, SqlitePool};
-use tempfile::TempDir;
+use brokers::{Arrived, Broker};
+use outbox::{EnqueueMessage, OutboxMessage};
+use outbox_sinks::{Published, Refusal, Sink as _};
+use source::{Source, numbered};
+use testbed::{After, Fault, Wire, announce};
 use tokio::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// What a sink has for an answer where nothing is meant to go wrong.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Where the network is meant to go silent.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Makes a test of each for each broker; of the second list where there is a network in between.
 macro_rules! on_every_broker {
-    ($($test:ident),* $(,)?) => {
-        on_every_broker!(@on lines, Lines, $($test)*);
-        on_every_broker!(@on http, Http, $($test)*);
+    ([$($test:ident),* $(,)?], $networked:tt) => {
+        on_every_broker!(@on lines, Lines, [$($test),*]);
+        on_every_broker!(@both "http", http, Http, [$($test),*], $networked);
+        on_every_broker!(@both "mqtt", mqtt, Mqtt, [$($test),*], $networked);
+        on_every_broker!(@both "nats", nats, Nats, [$($test),*], $networked);
+        on_every_broker!(@both "rabbitmq", rabbitmq, RabbitMq, [$($test),*], $networked);
+        // What its network does is beside its broker: clients find the others of a cluster by themselves.
+        on_every_broker!(@both "kafka", kafka, Kafka, [$($test),*], []);
+        on_every_broker!(@both "redis", redis, Redis, [$($test),*], $networked);
     };
-    (@on $module:ident, $broker:ident, $($test:ident)*) => {
+    (@both $feature:literal, $module:ident, $broker:ident, [$($test:ident),*], [$($more:ident),* $(,)?]) => {
+        #[cfg(feature = $feature)]
+        on_every_broker!(@on $module, $broker, [$($test,)* $($more),*]);
+    };
+    (@on $module:ident, $broker:ident, [$($test:ident),* $(,)?]) => {
         mod $module {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    super::$test::<super::$broker>().await;
+                    if let Some(broker) = <crate::brokers::$broker as crate::brokers::Broker>::start().await {
+                        super::$test(broker).await;
+                    }
                 }
             )*
         }
@@ -37,107 +53,42 @@ macro_rules! on_every_broker {
 }
 
 on_every_broker!(
-    messages_arrive_in_order_with_all_that_they_have,
-    a_broker_that_goes_away_loses_nothing_and_keeps_the_order,
+    [
+        messages_arrive_in_order_with_all_that_they_have,
+        a_broker_that_goes_away_loses_nothing_and_keeps_the_order,
+    ],
+    [
+        a_network_that_fails_loses_nothing_and_keeps_the_order,
+        lost_answers_lose_nothing_and_keep_the_order,
+        a_broker_that_is_silent_is_given_up_in_time,
+        a_broker_that_is_not_there_is_named,
+    ]
 );
 
-/// An outbox of its own.
-struct Source {
-    _folder: TempDir,
-    handle: OutboxHandle<Sqlite>,
+/// How many messages a test sends: a few, or what is asked for.
+fn messages() -> u32 {
+    let asked = std::env::var("OUTBOX_SINK_MESSAGES").ok();
+    asked.map_or(2_000, |number| number.parse().unwrap())
 }
 
-impl Source {
-    async fn to(sink: impl Sink) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = SqliteConnectOptions::new()
-            .filename(folder.path().join("outbox.db"))
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(Duration::from_secs(10));
-        let pool = SqlitePool::connect_with(options).await.unwrap();
-        let processor = WorkerTuning::processor_low_latency()
-            .batch_size(100)
-            .retry_base(Duration::from_millis(20))
-            .retry_max(Duration::from_millis(200));
-        let handle = Outbox::builder(pool)
-            .auto_migrate()
-            .profile(OutboxProfile::low_latency())
-            .processor_tuning(processor)
-            .queue("orders", Partitions::of(4))
-            .sink(sink)
-            .start()
-            .await
-            .unwrap();
-        Self {
-            _folder: folder,
-            handle,
-        }
-    }
-
-    async fn enqueue(&self, messages: &[EnqueueMessage]) {
-        let outbox = self.handle.outbox();
-        outbox
-            .transaction(async |connection: &mut sqlx::SqliteConnection| {
-                outbox.enqueue_batch(connection, "orders", messages).await
-            })
-            .await
-            .unwrap();
-    }
-
-    /// Waits until so many are settled.
-    async fn settled(&self, count: i64) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let stats = self.handle.outbox().stats().await.unwrap();
-            let settled: i64 = stats.iter().map(|one| one.processed_seq).sum();
-            if settled == count {
-                return;
-            }
-            assert!(
-                Instant::now() < until,
-                "{settled} of {count} settled: {stats:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
-/// Messages of eight keys, numbered.
-fn numbered(numbers: std::ops::Range<u32>) -> Vec<EnqueueMessage> {
-    numbers
-        .map(|number| {
-            let key = format!("key-{}", number % 8);
-            EnqueueMessage::keyed(key, number.to_string(), "order.placed")
-        })
-        .collect()
-}
-
-/// The first arrival of each, by key.
-fn by_key(arrived: &[Arrived]) -> HashMap<&str, Vec<u32>> {
-    let mut keys: HashMap<&str, Vec<u32>> = HashMap::new();
-    for one in arrived {
-        let number = std::str::from_utf8(&one.payload).unwrap().parse().unwrap();
-        let numbers = keys.entry(&one.key).or_default();
-        if !numbers.contains(&number) {
-            numbers.push(number);
-        }
-    }
-    keys
-}
-
+/// That all of them arrived, and the first arrivals of each key in order. Says how many came again.
 fn assert_complete_and_in_order(arrived: &[Arrived], count: u32) {
-    let keys = by_key(arrived);
-    let all: usize = keys.values().map(Vec::len).sum();
-    assert_eq!(all, count as usize, "none is lost, none invented");
-    for (key, numbers) in keys {
-        assert!(numbers.is_sorted(), "{key}: {numbers:?}");
+    let (mut keys, mut seen) = (HashMap::new(), HashSet::new());
+    for one in arrived {
+        let number: u32 = std::str::from_utf8(&one.payload).unwrap().parse().unwrap();
+        if seen.insert(number) {
+            let last = keys.insert(&one.key, number);
+            assert!(last <= Some(number), "{}: {number} after {last:?}", one.key);
+        }
     }
+    assert_eq!(seen.len(), count as usize, "none is lost, none invented");
+    let again = arrived.len() - seen.len();
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    announce(&format!("{test}: {again} of {count} came again"));
 }
 
-async fn messages_arrive_in_order_with_all_that_they_have<B: Broker>() {
-    let broker = B::start().await;
-    let source = Source::to(broker.sink()).await;
+async fn messages_arrive_in_order_with_all_that_they_have<B: Broker>(broker: B) {
+    let source = Source::to(broker.sink_at(&broker.url(), TIMEOUT)).await;
     let blue =
         EnqueueMessage::keyed("k", "{\"a\": \"ž\"}", "order.placed").header("colour", "blue");
     source.enqueue(&[blue]).await;
@@ -148,107 +99,149 @@ async fn messages_arrive_in_order_with_all_that_they_have<B: Broker>() {
         payload: "{\"a\": \"ž\"}".into(),
         colour: Some("blue".to_owned()),
     };
-    assert_eq!(broker.arrived(), [expected]);
-    source.enqueue(&numbered(0..1_000)).await;
-    source.settled(1_001).await;
-    let arrived = &broker.arrived()[1..];
-    assert_eq!(arrived.len(), 1_000, "none twice when nothing fails");
-    assert_complete_and_in_order(arrived, 1_000);
-    source.handle.stop().await;
-}
-
-async fn a_broker_that_goes_away_loses_nothing_and_keeps_the_order<B: Broker>() {
-    let mut broker = B::start().await;
-    let source = Source::to(broker.sink()).await;
-    let mut enqueued = 0;
-    for _ in 0..3 {
-        source.enqueue(&numbered(enqueued..enqueued + 300)).await;
-        while broker.arrived().len() < enqueued as usize + 50 {
-            tokio::task::yield_now().await;
-        }
-        broker.stop().await;
-        source
-            .enqueue(&numbered(enqueued + 300..enqueued + 310))
-            .await;
-        enqueued += 310;
-        broker.start_again().await;
-    }
-    source.settled(930).await;
-    assert_complete_and_in_order(&broker.arrived(), 930);
-    source.handle.stop().await;
-}
-
-#[test]
-fn half_a_line_spoils_no_other_and_a_file_has_one_writer() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("messages.jsonl");
-    std::fs::write(&path, "{\"id\": \"1\"}\n{\"id\": ").unwrap();
-    let first = LinesSink::file(&path).unwrap();
-    let lines = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(lines, "{\"id\": \"1\"}\n{\"id\": \n");
-    let second = LinesSink::file(&path).unwrap_err().to_string();
-    assert!(second.contains("messages.jsonl"), "{second}");
-    drop(first);
-    LinesSink::file(&path).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_decides_what_becomes_of_a_message() {
-    use Answer::{Lost, Status};
-    let broker = Http::start().await;
-    broker.answer("1", &[Status(500), Status(404), Status(429)]);
-    broker.answer("2", &[Status(422)]);
-    broker.answer("3", &[Lost]);
-    let source = Source::to(broker.sink()).await;
-    let message = |text: &str| EnqueueMessage::keyed("k", text, "t");
-    let messages = ["0", "1", "2", "3", "4"].map(message);
-    source.enqueue(&messages).await;
-    source.settled(5).await;
-    let arrived = broker.arrived();
-    let payloads: Vec<_> = arrived.iter().map(|one| &*one.payload).collect();
-    // What was taken, and whose answer was lost, comes again.
-    assert_eq!(payloads, [b"0", b"1", b"3", b"3", b"4"]);
-    let all = DeadLetterFilter::new();
-    let buried = source.handle.outbox().dead_letter_list(&all).await.unwrap();
-    assert_eq!(buried.len(), 1);
-    assert_eq!(buried[0].payload, b"2");
+    assert_eq!(broker.arrived().await, [expected]);
+    let count = messages();
+    source.enqueue(&numbered(0..count)).await;
+    source.settled(count as usize + 1).await;
+    let arrived = &broker.arrived().await[1..];
     assert_eq!(
-        buried[0].last_error,
-        "the endpoint answered 422 Unprocessable Entity"
+        arrived.len(),
+        count as usize,
+        "none twice when nothing fails"
     );
+    assert_complete_and_in_order(arrived, count);
     source.handle.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_carry_what_receivers_ask_for() {
-    let broker = Http::start().await;
-    let sink = HttpSink::to(broker.url())
-        .header("Authorization", "Bearer secret")
-        .signed_with("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-        .build()
-        .unwrap();
-    let source = Source::to(sink).await;
-    let message = EnqueueMessage::keyed("k", "{}", "order.placed")
-        .header(
-            "traceparent",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        )
-        .header("authorization", "of the message")
-        .header("content-type", "application/vnd.order+json");
-    source.enqueue(&[message]).await;
-    source.settled(1).await;
-    let headers = broker.headers().remove(0);
-    let id = headers["idempotency-key"].to_str().unwrap();
-    assert_eq!(headers["ce-id"], id);
-    assert_eq!(headers["webhook-id"], id);
-    assert!(
-        headers["webhook-signature"]
-            .to_str()
-            .unwrap()
-            .starts_with("v1,")
-    );
-    assert_eq!(headers["authorization"], "Bearer secret");
-    assert_eq!(headers["content-type"], "application/vnd.order+json");
-    assert!(headers.contains_key("traceparent"));
+/// Waits until so many have arrived.
+async fn arrival_of<B: Broker>(broker: &B, source: &Source, count: usize) {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let arrived = broker.count().await;
+        if arrived >= count {
+            return;
+        }
+        if Instant::now() > until {
+            let stats = source.handle.outbox().stats().await;
+            panic!("{arrived} of {count} arrived: {stats:?}");
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Some messages in several goes, each disturbed in the middle of it.
+async fn disturbed<B: Broker>(
+    broker: &mut B,
+    url: &str,
+    timeout: Duration,
+    goes: u32,
+    mut disturb: impl AsyncFnMut(&mut B, u32),
+) {
+    let source = Source::to(broker.sink_at(url, timeout)).await;
+    let each = messages() / goes;
+    for go in 0..goes {
+        let before = broker.count().await;
+        source.enqueue(&numbered(go * each..go * each + each)).await;
+        arrival_of(broker, &source, before + each as usize / 6).await;
+        disturb(broker, go).await;
+    }
+    source.settled((goes * each) as usize).await;
     source.handle.stop().await;
+    let arrived = broker.arrived().await;
+    assert_complete_and_in_order(&arrived, goes * each);
+}
+
+async fn a_broker_that_goes_away_loses_nothing_and_keeps_the_order<B: Broker>(mut broker: B) {
+    let url = broker.url();
+    disturbed(&mut broker, &url, TIMEOUT, 3, async |broker: &mut B, _| {
+        broker.stop().await;
+        broker.start_again().await;
+    })
+    .await;
+}
+
+async fn a_network_that_fails_loses_nothing_and_keeps_the_order<B: Broker>(mut broker: B) {
+    let wire = Wire::to(&broker.url()).await;
+    let url = wire.url().to_owned();
+    let faults = async |_: &mut B, go| match go {
+        0 => wire.cut(),
+        1 => wire.half_close(),
+        2 => wire.cut_after(5_000),
+        3 => {
+            wire.go_silent();
+            wire.heal();
+        }
+        _ => wire.delay(Duration::from_millis(5)),
+    };
+    disturbed(&mut broker, &url, SHORT_TIMEOUT, 5, faults).await;
+}
+
+async fn lost_answers_lose_nothing_and_keep_the_order<B: Broker>(broker: B) {
+    let wire = Wire::to(&broker.url()).await;
+    let source = Source::to(broker.sink_at(wire.url(), SHORT_TIMEOUT)).await;
+    let (goes, each) = (8, messages() / 8);
+    let mut lost = 0;
+    for go in 0..goes {
+        let then = if go % 2 == 0 {
+            After::Cut
+        } else {
+            After::Silent
+        };
+        wire.fail_at(u64::from(go % 3 + 1), Fault::LostReply, then);
+        source.enqueue(&numbered(go * each..go * each + each)).await;
+        tokio::select! {
+            () = wire.wait_tripped() => lost += 1,
+            () = source.settled(((go + 1) * each) as usize) => {}
+        }
+        wire.heal();
+    }
+    assert!(lost > 0, "no answer was lost");
+    source.settled((goes * each) as usize).await;
+    source.handle.stop().await;
+    assert_complete_and_in_order(&broker.arrived().await, goes * each);
+}
+
+/// A message that any sink takes.
+fn message() -> OutboxMessage {
+    let mut message = outbox::testing::message("body", "order.placed");
+    message.key = Some("k".to_owned());
+    message
+}
+
+async fn a_broker_that_is_silent_is_given_up_in_time<B: Broker>(broker: B) {
+    let wire = Wire::to(&broker.url()).await;
+    let sink = broker.sink_at(wire.url(), SHORT_TIMEOUT);
+    let publish = async || {
+        let began = Instant::now();
+        let published = sink.publish(&[message()]).await;
+        assert!(began.elapsed() < SHORT_TIMEOUT * 5, "{:?}", began.elapsed());
+        published
+    };
+    let refused = |published: Published| {
+        let later = matches!(published.refusal, Some(Refusal::Later { .. }));
+        assert!(later && published.confirmed == 0, "{published:?}");
+    };
+    assert_eq!(publish().await, Published::all(&[message()]));
+    wire.go_silent();
+    // Once on the connection that was there, once on a new one.
+    refused(publish().await);
+    refused(publish().await);
+    wire.heal();
+    assert_eq!(publish().await, Published::all(&[message()]));
+}
+
+async fn a_broker_that_is_not_there_is_named<B: Broker>(mut broker: B) {
+    let sink = broker.sink_at(&broker.url(), TIMEOUT);
+    sink.check().await.unwrap();
+    broker.stop().await;
+    assert_ne!(sink.check().await.unwrap_err(), "");
+    let published = sink.publish(&[message()]).await;
+    let later = matches!(published.refusal, Some(Refusal::Later { .. }));
+    assert!(later && published.confirmed == 0, "{published:?}");
+    broker.start_again().await;
+    sink.check().await.unwrap();
+    assert_eq!(
+        sink.publish(&[message()]).await,
+        Published::all(&[message()])
+    );
 }

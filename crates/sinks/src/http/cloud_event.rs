@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{percent_encoded, visible};
 use crate::Refusal;
+use crate::envelope::{PREFIX, attributes};
 
 /// Where an event's attributes are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl CloudEventMode {
             Self::Plain => message.payload.clone(),
             Self::Binary => {
                 for (name, value) in attributes(message, source) {
-                    let name = HeaderName::try_from(format!("ce-{name}"));
+                    let name = HeaderName::try_from(format!("{PREFIX}{name}"));
                     let name = name.map_err(|error| Refusal::never(error.to_string()))?;
                     headers.insert(name, visible(&attribute(&value))?);
                 }
@@ -50,25 +51,6 @@ impl CloudEventMode {
         headers.insert(CONTENT_TYPE, content_type);
         Ok((headers, body))
     }
-}
-
-fn attributes(message: &OutboxMessage, source: &str) -> Vec<(&'static str, String)> {
-    let mut attributes = vec![
-        ("specversion", "1.0".to_owned()),
-        ("id", message.id.to_string()),
-        ("source", source.to_owned()),
-        ("type", message.payload_type.clone()),
-        (
-            "time",
-            humantime::format_rfc3339_millis(message.created_at).to_string(),
-        ),
-        // Texts sort like numbers only if they are as long.
-        ("sequence", format!("{:019}", message.seq)),
-    ];
-    if let Some(key) = &message.key {
-        attributes.push(("partitionkey", key.clone()));
-    }
-    attributes
 }
 
 /// As the HTTP binding of CloudEvents says: what is no visible ASCII, a space, a quote or a percent sign

@@ -1,20 +1,43 @@
 //! What the tests ask of whatever a sink publishes to, and those that there are.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod lines;
+#[cfg(feature = "mqtt")]
+mod mqtt;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
-use outbox_sinks::{HttpSink, LinesSink, Sink};
-use serde_json::Value;
-use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use std::future::Future;
+#[cfg(feature = "broker")]
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+#[cfg(feature = "broker")]
+use outbox::OutboxMessage;
+use outbox_sinks::Sink;
+#[cfg(feature = "broker")]
+use outbox_sinks::{Published, Refusal};
+
+#[cfg(feature = "http")]
+pub(crate) use http::Http;
+#[cfg(feature = "kafka")]
+pub(crate) use kafka::Kafka;
+pub(crate) use lines::Lines;
+#[cfg(feature = "mqtt")]
+pub(crate) use mqtt::Mqtt;
+#[cfg(feature = "nats")]
+pub(crate) use nats::Nats;
+#[cfg(feature = "rabbitmq")]
+pub(crate) use rabbitmq::RabbitMq;
+#[cfg(feature = "redis")]
+pub(crate) use redis::Redis;
 
 /// A message as it arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,16 +49,46 @@ pub(crate) struct Arrived {
     pub(crate) colour: Option<String>,
 }
 
+impl Arrived {
+    /// What headers say of it.
+    pub(crate) fn with(header: impl Fn(&str) -> Option<String>, payload: &[u8]) -> Self {
+        assert!(header("ce-id").is_some(), "it has an identity");
+        Self {
+            key: header("ce-partitionkey").unwrap(),
+            seq: header("ce-sequence").unwrap().parse().unwrap(),
+            payload: payload.to_vec(),
+            colour: header("colour"),
+        }
+    }
+}
+
+/// What people call a broker.
+#[cfg(feature = "broker")]
+pub(crate) fn name<B: Broker>() -> &'static str {
+    let path = std::any::type_name::<B>();
+    path.rsplit(':').next().unwrap_or(path)
+}
+
 /// Whatever a sink publishes to.
-pub(crate) trait Broker: Sized + Send {
+pub(crate) trait Broker: Sized + Send + Sync {
     type Sink: Sink;
 
-    fn start() -> impl Future<Output = Self> + Send;
+    /// Starts it; none where it takes no part, which is said.
+    fn start() -> impl Future<Output = Option<Self>> + Send;
 
-    fn sink(&self) -> Self::Sink;
+    /// Where it is.
+    fn url(&self) -> String;
+
+    /// A sink that finds it there, which may be the other end of a wire.
+    fn sink_at(&self, url: &str, timeout: Duration) -> Self::Sink;
 
     /// Everything that arrived, in that order.
-    fn arrived(&self) -> Vec<Arrived>;
+    fn arrived(&self) -> impl Future<Output = Vec<Arrived>> + Send;
+
+    /// How many that are.
+    fn count(&self) -> impl Future<Output = usize> + Send {
+        async { self.arrived().await.len() }
+    }
 
     /// Stops it dead; what arrived stays.
     fn stop(&mut self) -> impl Future<Output = ()> + Send;
@@ -43,163 +96,29 @@ pub(crate) trait Broker: Sized + Send {
     fn start_again(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// A file that is written to.
-pub(crate) struct Lines {
-    _folder: TempDir,
-    path: PathBuf,
+/// Another message, with this key.
+#[cfg(feature = "broker")]
+pub(crate) fn keyed(key: &str) -> OutboxMessage {
+    static ID: AtomicI64 = AtomicI64::new(1);
+    let mut message = crate::message();
+    message.id.0 += ID.fetch_add(1, Ordering::Relaxed);
+    message.key = Some(key.to_owned());
+    message
 }
 
-impl Broker for Lines {
-    type Sink = LinesSink;
-
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("messages.jsonl");
-        Self {
-            path,
-            _folder: folder,
-        }
-    }
-
-    fn sink(&self) -> LinesSink {
-        LinesSink::file(&self.path).unwrap()
-    }
-
-    fn arrived(&self) -> Vec<Arrived> {
-        let lines = std::fs::read_to_string(&self.path).unwrap_or_default();
-        let arrived = |line: &str| {
-            let line: Value = serde_json::from_str(line).unwrap();
-            let text = |value: &Value| value.as_str().map(str::to_owned);
-            Arrived {
-                key: text(&line["key"]).unwrap(),
-                seq: line["seq"].as_i64().unwrap(),
-                payload: text(&line["payload"]).unwrap().into_bytes(),
-                colour: text(&line["headers"]["colour"]),
-            }
-        };
-        lines.lines().map(arrived).collect()
-    }
-
-    /// A file is always there.
-    async fn stop(&mut self) {}
-
-    async fn start_again(&mut self) {}
-}
-
-/// How the endpoint answers a payload: the status, and whether it says so or hangs up.
-type Answers = Arc<Mutex<HashMap<Vec<u8>, Vec<Answer>>>>;
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Answer {
-    Status(u16),
-    /// It took the message, and the answer is lost.
-    Lost,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Inbox {
-    arrived: Arc<Mutex<Vec<Arrived>>>,
-    headers: Arc<Mutex<Vec<HeaderMap>>>,
-    answers: Answers,
-}
-
-/// An endpoint.
-pub(crate) struct Http {
-    address: SocketAddr,
-    inbox: Inbox,
-    server: JoinHandle<()>,
-}
-
-impl Http {
-    /// Says how a payload is answered, the first times; then it is taken.
-    pub(crate) fn answer(&self, payload: &str, answers: &[Answer]) {
-        let mut all = self.inbox.answers.lock().unwrap();
-        all.insert(payload.into(), answers.iter().rev().copied().collect());
-    }
-
-    /// The headers of each request, whatever came of it.
-    pub(crate) fn headers(&self) -> Vec<HeaderMap> {
-        self.inbox.headers.lock().unwrap().clone()
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("http://{}/in", self.address)
+/// Why a message was not published.
+#[cfg(feature = "broker")]
+pub(crate) fn reason(published: Published) -> String {
+    match published.refusal {
+        Some(Refusal::Later { reason, .. } | Refusal::Never { reason }) => reason,
+        None => panic!("{published:?}"),
     }
 }
 
-async fn take(
-    State(inbox): State<Inbox>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<StatusCode, Hangup> {
-    inbox.headers.lock().unwrap().push(headers.clone());
-    let answer = inbox
-        .answers
-        .lock()
-        .unwrap()
-        .get_mut(&*body)
-        .and_then(Vec::pop);
-    if let Some(Answer::Status(status)) = answer {
-        return Ok(StatusCode::from_u16(status).unwrap());
-    }
-    let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
-    inbox.arrived.lock().unwrap().push(Arrived {
-        key: text("ce-partitionkey").unwrap(),
-        seq: text("ce-sequence").unwrap().parse().unwrap(),
-        payload: body.to_vec(),
-        colour: text("colour"),
-    });
-    match answer {
-        Some(Answer::Lost) => Err(Hangup),
-        _ => Ok(StatusCode::NO_CONTENT),
-    }
-}
-
-/// Ends the connection without an answer.
-struct Hangup;
-
-impl axum::response::IntoResponse for Hangup {
-    fn into_response(self) -> axum::response::Response {
-        // A task that panics takes its connection along.
-        std::panic::resume_unwind(Box::new("hang up"))
-    }
-}
-
-async fn serve(address: SocketAddr, inbox: Inbox) -> (SocketAddr, JoinHandle<()>) {
-    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let routes = Router::new().route("/in", post(take)).with_state(inbox);
-    let server = tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
-    (address, server)
-}
-
-impl Broker for Http {
-    type Sink = HttpSink;
-
-    async fn start() -> Self {
-        let inbox = Inbox::default();
-        let (address, server) = serve(([127, 0, 0, 1], 0).into(), inbox.clone()).await;
-        Self {
-            address,
-            inbox,
-            server,
-        }
-    }
-
-    fn sink(&self) -> HttpSink {
-        HttpSink::to(self.url()).build().unwrap()
-    }
-
-    fn arrived(&self) -> Vec<Arrived> {
-        self.inbox.arrived.lock().unwrap().clone()
-    }
-
-    async fn stop(&mut self) {
-        self.server.abort();
-        let _ = (&mut self.server).await;
-    }
-
-    async fn start_again(&mut self) {
-        (_, self.server) = serve(self.address, self.inbox.clone()).await;
-    }
+/// Puts a certificate of this machine and its key into a folder: `certificate.pem` and `key.pem`.
+#[cfg(any(feature = "mqtt", feature = "rabbitmq"))]
+pub(crate) fn certify(folder: &std::path::Path) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(folder.join("certificate.pem"), made.cert.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
 }

@@ -1,0 +1,276 @@
+//! Redis streams: a window is appended by one script, which stops at the first message that is refused.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outbox::OutboxMessage;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
+
+use crate::envelope;
+use crate::error::SinkError;
+use crate::link::{Connected, Deadline, Link, Slot, TIMEOUT, check_limits, later, publish};
+use crate::settings::{has_limits, shows_only};
+use crate::template::Template;
+use crate::{Published, Refusal, Sink, WINDOW, tls};
+
+const BROKER: &str = "Redis";
+/// The payload's field. No header of a message begins like that.
+const DATA: &str = "ce-data";
+/// How much one script appends, or one message: others wait meanwhile.
+const SCRIPT_BYTES: usize = 1024 * 1024;
+/// A command of Redis has a million arguments at most, and a message may need a hundred and fifty.
+const SCRIPT_MESSAGES: usize = 1_000;
+
+/// Appends to streams of Redis. A message is delivered when Redis has answered, which makes it as safe as
+/// Redis is configured to be: `appendonly yes` with `appendfsync always` loses nothing in a crash, the defaults
+/// lose what came since the last snapshot.
+///
+/// An entry has the fields of [the headers](crate#headers) and `ce-data`, the payload.
+///
+/// | | what becomes of the message |
+/// |---|---|
+/// | appended | delivered |
+/// | a stream's name that cannot be filled in | dead letter |
+/// | anything else, or nothing: out of memory, a key of another type, a replica, no connection | again, after a backoff |
+///
+/// The messages of a window are appended by a script, so the account needs `+eval`, `+evalsha` and
+/// `+script|load` besides `+xadd`. Redis Cluster and Sentinel are not known to this sink.
+pub struct RedisSink {
+    client: Client,
+    stream: Template,
+    max_length: Option<u64>,
+    window: usize,
+    timeout: Duration,
+    script: Script,
+    connection: Slot<Connection>,
+}
+
+/// Configures a [`RedisSink`].
+#[derive(Clone)]
+#[must_use = "call `build`"]
+pub struct RedisSinkBuilder {
+    url: String,
+    stream: String,
+    max_length: Option<u64>,
+    window: usize,
+    timeout: Duration,
+}
+
+shows_only! {
+    RedisSinkBuilder { stream }
+    RedisSink { stream }
+}
+has_limits!(RedisSinkBuilder, "Redis");
+
+impl RedisSink {
+    /// Begins the configuration of a sink that appends to streams of the Redis at this URL:
+    /// `redis://user:password@host:6379/0`, or `rediss://` for TLS.
+    pub fn to(url: impl Into<String>) -> RedisSinkBuilder {
+        RedisSinkBuilder {
+            url: url.into(),
+            stream: "{queue}".to_owned(),
+            max_length: None,
+            window: WINDOW,
+            timeout: TIMEOUT,
+        }
+    }
+}
+
+impl RedisSinkBuilder {
+    /// The stream's name, which may be a [`Template`]. Default `{queue}`.
+    pub fn stream(mut self, stream: impl Into<String>) -> Self {
+        self.stream = stream.into();
+        self
+    }
+
+    /// Removes the oldest entries of a stream that has more than about so many, read or not. Default: none is
+    /// removed, and a Redis without memory refuses what comes, which then waits in the outbox.
+    pub fn max_length(mut self, max_length: u64) -> Self {
+        self.max_length = Some(max_length);
+        self
+    }
+
+    /// The sink, or what is wrong with its configuration. It connects when there is something to publish.
+    pub fn build(self) -> Result<RedisSink, SinkError> {
+        let invalid = SinkError::invalid;
+        // Not the URL: it may hold a password.
+        let address = self.url.as_str().into_connection_info().ok();
+        let client = address.and_then(|address| Client::open(address).ok());
+        let client =
+            client.ok_or_else(|| invalid("url", "…", "a redis:// or rediss:// URL with a host"))?;
+        if self.max_length == Some(0) {
+            return Err(invalid("max_length", "0", "1 or more"));
+        }
+        check_limits(self.window, self.timeout)?;
+        Ok(RedisSink {
+            client,
+            stream: self.stream.parse()?,
+            max_length: self.max_length,
+            window: self.window,
+            timeout: self.timeout,
+            script: Script::new(include_str!("redis/append.lua")),
+            connection: Slot::default(),
+        })
+    }
+}
+
+impl Sink for RedisSink {
+    async fn publish(&self, messages: &[OutboxMessage]) -> Published {
+        publish(self, messages).await
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        let deadline = Deadline::after(self.timeout, BROKER);
+        // One that is there may have ended, and nobody has noticed.
+        let looked = async { self.look(&self.open(&deadline).await?).await };
+        deadline.limit(looked).await?
+    }
+}
+
+pub(crate) struct Connection {
+    client: MultiplexedConnection,
+    given_up: AtomicBool,
+}
+
+impl Link for Connection {
+    /// One that broke since it was used last is found out by using it.
+    fn is_alive(&self) -> bool {
+        !self.given_up.load(Ordering::Relaxed)
+    }
+}
+
+impl Connected for RedisSink {
+    const BROKER: &'static str = BROKER;
+    type Connection = Connection;
+
+    fn slot(&self) -> &Slot<Connection> {
+        &self.connection
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    async fn open(&self, _: &Deadline) -> Result<Connection, String> {
+        tls::choose_cryptography();
+        // Ours ends first, and knows what was confirmed until then.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let client = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let client = client.await.map_err(|error| format!("{BROKER}: {error}"))?;
+        Ok(Connection {
+            client,
+            given_up: AtomicBool::new(false),
+        })
+    }
+
+    async fn send(
+        &self,
+        connection: &Connection,
+        messages: &[OutboxMessage],
+        confirmed: &mut usize,
+    ) -> Result<(), Refusal> {
+        let mut client = connection.client.clone();
+        while *confirmed < messages.len() {
+            let (mut invocation, mut count, mut bytes) = (self.script.prepare_invoke(), 0, 0);
+            let mut problem = None;
+            for message in messages[*confirmed..].iter().take(SCRIPT_MESSAGES) {
+                bytes += message.payload.len();
+                if count > 0 && bytes > SCRIPT_BYTES {
+                    break;
+                }
+                match self.stream.fill(message) {
+                    Ok(stream) => invocation.key(stream),
+                    Err(missing) => {
+                        problem = Some(Refusal::never(missing));
+                        break;
+                    }
+                };
+                let arguments = self.arguments(message);
+                invocation.arg(arguments.len()).arg(arguments);
+                count += 1;
+            }
+            if count > 0 {
+                let answer = invocation.invoke_async(&mut client).await;
+                let (appended, error): (usize, String) =
+                    answer.map_err(|error| later(BROKER, error))?;
+                *confirmed += appended.min(count);
+                if appended < count {
+                    return Err(later(BROKER, error));
+                }
+            }
+            if let Some(problem) = problem {
+                return Err(problem);
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up(connection: &Connection, _: bool) {
+        connection.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl RedisSink {
+    /// Whether scripts may be run, and the stream is one, where its name is known.
+    async fn look(&self, connection: &Connection) -> Result<(), String> {
+        let mut client = connection.client.clone();
+        let prepared = self.script.prepare_invoke();
+        let loaded = prepared.load_async(&mut client).await;
+        loaded.map_err(|error| format!("{BROKER}: {error}"))?;
+        let Some(stream) = self.stream.constant() else {
+            return Ok(());
+        };
+        let kind: Result<String, _> = redis::cmd("TYPE")
+            .arg(stream)
+            .query_async(&mut client)
+            .await;
+        match kind.map_err(|error| format!("{BROKER}: {error}"))?.as_str() {
+            "stream" | "none" => Ok(()),
+            kind => Err(format!("{BROKER}: {stream:?} is a {kind}, not a stream")),
+        }
+    }
+
+    /// What XADD is told besides the stream.
+    fn arguments(&self, message: &OutboxMessage) -> Vec<Vec<u8>> {
+        let mut arguments: Vec<Vec<u8>> = Vec::new();
+        if let Some(max_length) = self.max_length {
+            let max_length = max_length.to_string();
+            arguments.extend(["MAXLEN", "~", &max_length].map(Into::into));
+        }
+        arguments.push("*".into());
+        for (name, value) in envelope::headers(message) {
+            arguments.extend([name.into_bytes(), value.into_bytes()]);
+        }
+        arguments.extend([DATA.into(), message.payload.clone()]);
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_configuration_is_named() {
+        let refused = |builder: RedisSinkBuilder| builder.build().unwrap_err().to_string();
+        for url in ["http://:secret@x", "", "redis://:secret@x:99999"] {
+            let error = refused(RedisSink::to(url));
+            assert!(error.contains("redis:// or rediss://"), "{url}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        assert!(refused(RedisSink::to("redis://x").max_length(0)).contains("max_length"));
+        assert!(refused(RedisSink::to("redis://x").window(0)).contains("window"));
+        assert!(refused(RedisSink::to("redis://x").stream("{id}")).contains("{id}"));
+        let sink = RedisSink::to("rediss://u:secret@x/1").build();
+        assert!(!format!("{:?}", sink.unwrap()).contains("secret"));
+    }
+}

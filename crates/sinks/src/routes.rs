@@ -1,0 +1,28 @@
+//! Where messages have arrived already.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+/// How many routes are remembered; then it begins anew.
+const ROUTES: usize = 10_000;
+
+/// Topics and routing keys by which a message has arrived on this connection. The first message of any
+/// other is waited for before the next one is sent: one that nobody takes is then the last that was sent,
+/// and none behind it overtakes it.
+#[derive(Debug, Default)]
+pub(crate) struct Routes(Mutex<HashSet<String>>);
+
+impl Routes {
+    pub(crate) fn is_proven(&self, route: &str) -> bool {
+        let routes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        routes.contains(route)
+    }
+
+    pub(crate) fn prove(&self, route: String) {
+        let mut routes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if routes.len() >= ROUTES {
+            routes.clear();
+        }
+        routes.insert(route);
+    }
+}

@@ -1,0 +1,239 @@
+//! A NATS server with one stream.
+
+use std::time::Duration;
+
+use async_nats::ConnectOptions;
+use async_nats::jetstream::consumer::pull::OrderedConfig;
+use async_nats::jetstream::stream::{Config, Stream};
+use async_nats::jetstream::{self, Context};
+use futures_util::StreamExt as _;
+use outbox_sinks::NatsSink;
+use tempfile::TempDir;
+use testbed::{Program, broker_takes_part, free_port};
+
+use super::{Arrived, Broker};
+
+const PROGRAM: &str = "nats-server";
+const STREAM: &str = "ORDERS";
+/// Whom a server that knows anybody knows.
+const USER: &str = "outbox";
+const PASSWORD: &str = "p:/@ss%";
+
+pub(crate) struct Nats {
+    folder: TempDir,
+    port: u16,
+    accounts: &'static [&'static str],
+    server: Program,
+    context: Context,
+}
+
+impl Nats {
+    async fn with(stream: Config, accounts: &'static [&'static str]) -> Option<Self> {
+        if !broker_takes_part("nats", PROGRAM) {
+            return None;
+        }
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let server = serve(&folder, port, accounts).await;
+        let url = format!("nats://127.0.0.1:{port}");
+        let client = ConnectOptions::new()
+            .user_and_password(USER.to_owned(), PASSWORD.to_owned())
+            .reconnect_delay_callback(|_| Duration::from_millis(10))
+            .connect(url);
+        let context = jetstream::new(client.await.unwrap());
+        context.create_stream(stream).await.unwrap();
+        Some(Self {
+            folder,
+            port,
+            accounts,
+            server,
+            context,
+        })
+    }
+
+    async fn stream(&self) -> Stream {
+        self.context.get_stream(STREAM).await.unwrap()
+    }
+}
+
+fn stream() -> Config {
+    Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["orders.>".to_owned()],
+        ..Config::default()
+    }
+}
+
+async fn serve(folder: &TempDir, port: u16, accounts: &[&str]) -> Program {
+    let data = folder.path().join("data").display().to_string();
+    let port_text = port.to_string();
+    let arguments = ["-a", "127.0.0.1", "-p", &port_text, "-js", "-sd", &data];
+    let arguments = arguments.iter().chain(accounts);
+    Program::start(PROGRAM, arguments, [], folder.path(), port).await
+}
+
+impl Broker for Nats {
+    type Sink = NatsSink;
+
+    async fn start() -> Option<Self> {
+        Self::with(stream(), &[]).await
+    }
+
+    fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    fn sink_at(&self, url: &str, timeout: Duration) -> NatsSink {
+        let sink = NatsSink::to(url, STREAM).subject("orders.{key}");
+        sink.timeout(timeout).build().unwrap()
+    }
+
+    async fn count(&self) -> usize {
+        let info = self.stream().await.cached_info().clone();
+        info.state.messages as usize
+    }
+
+    async fn arrived(&self) -> Vec<Arrived> {
+        let stream = self.stream().await;
+        let count = stream.cached_info().state.messages as usize;
+        let consumer = stream.create_consumer(OrderedConfig::default());
+        let messages = consumer.await.unwrap().messages().await.unwrap();
+        let arrived = messages.take(count).map(|message| {
+            let message = message.unwrap();
+            let headers = message.headers.as_ref().unwrap();
+            let text = |name: &str| Some(headers.get(name)?.as_str().to_owned());
+            assert_eq!(text("Nats-Msg-Id"), text("ce-id"));
+            Arrived::with(text, &message.payload)
+        });
+        arrived.collect().await
+    }
+
+    async fn stop(&mut self) {
+        self.server.kill();
+    }
+
+    async fn start_again(&mut self) {
+        self.server = serve(&self.folder, self.port, self.accounts).await;
+    }
+}
+
+mod tests {
+    use async_nats::jetstream::stream::DiscardPolicy;
+    use outbox_sinks::{Published, Refusal, Sink as _};
+
+    use super::*;
+    use crate::brokers::{keyed, reason};
+    use crate::{TIMEOUT, message};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_nats_cannot_take_is_refused_and_what_was_before_it_is_safe() {
+        let small = Config {
+            max_message_size: 1_000,
+            ..stream()
+        };
+        let Some(broker) = Nats::with(small, &[]).await else {
+            return;
+        };
+        let sink = broker.sink_at(&broker.url(), TIMEOUT);
+        let (mut large, mut header) = (message(), message());
+        large.payload = vec![0; 1_000];
+        header.headers.insert("x y".to_owned(), "1".to_owned());
+        for (bad, expected) in [
+            (large.clone(), "bytes with its headers, 1000 are allowed"),
+            (keyed("a b"), "no subject \"orders.a b\""),
+            (header, "no header \"x y\" with such a name"),
+        ] {
+            let published = sink.publish(&[message(), bad, message()]).await;
+            assert_eq!(published.confirmed, 1);
+            assert!(matches!(published.refusal, Some(Refusal::Never { .. })));
+            let problem = reason(published);
+            assert!(problem.contains(expected), "{problem}");
+        }
+        // A limit that was raised is noticed on the connection that there is.
+        let raised = Config {
+            max_message_size: 10_000,
+            ..stream()
+        };
+        broker.context.update_stream(raised).await.unwrap();
+        assert_eq!(
+            sink.publish(&[large.clone()]).await,
+            Published::all(&[large])
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_header_of_two_lines_arrives_as_one() {
+        let Some(broker) = Nats::start().await else {
+            return;
+        };
+        let mut message = [message()];
+        let colour = ("colour".to_owned(), "light\r\nblue".to_owned());
+        message[0].headers.extend([colour]);
+        let sink = broker.sink_at(&broker.url(), TIMEOUT);
+        assert_eq!(sink.publish(&message).await, Published::all(&message));
+        assert_eq!(
+            broker.arrived().await[0].colour.as_deref(),
+            Some("light  blue")
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stream_that_refuses_when_it_is_full_refuses_in_order() {
+        let full = Config {
+            max_messages: 3,
+            discard: DiscardPolicy::New,
+            ..stream()
+        };
+        let Some(broker) = Nats::with(full, &[]).await else {
+            return;
+        };
+        let sink = broker.sink_at(&broker.url(), TIMEOUT);
+        let numbered = |id: i64| {
+            let mut message = message();
+            message.id.0 = id;
+            message
+        };
+        let messages: Vec<_> = (0..6).map(numbered).collect();
+        let published = sink.publish(&messages).await;
+        assert_eq!(published.confirmed, 3);
+        assert!(matches!(published.refusal, Some(Refusal::Later { .. })));
+        let problem = reason(published);
+        assert!(problem.contains("maximum messages exceeded"), "{problem}");
+        broker.stream().await.purge().await.unwrap();
+        assert_eq!(
+            sink.publish(&messages[3..]).await,
+            Published::all(&messages[3..])
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_wrong_with_the_configuration_is_named() {
+        let accounts = &["--user", USER, "--pass", PASSWORD];
+        let Some(broker) = Nats::with(stream(), accounts).await else {
+            return;
+        };
+        let at = |account: &str, stream: &str| {
+            let url = format!("nats://{account}@127.0.0.1:{}", broker.port);
+            NatsSink::to(url, stream).subject("orders").build().unwrap()
+        };
+        let right = "outbox:p%3A%2F%40ss%25";
+        at(right, STREAM).check().await.unwrap();
+        for (sink, expected) in [
+            (at("outbox:secret", STREAM), "authorization violation"),
+            (at(right, "INVOICES"), "the stream \"INVOICES\""),
+        ] {
+            let problem = sink.check().await.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+            assert!(!problem.contains("secret"), "{problem}");
+            let published = sink.publish(&[message()]).await;
+            assert_eq!(published.refusal, Some(Refusal::later(problem)));
+        }
+        // The stream is there, and takes other subjects.
+        let published = at(right, STREAM).publish(&[message()]).await;
+        assert!(matches!(published.refusal, Some(Refusal::Later { .. })));
+        let problem = reason(published);
+        assert!(
+            problem.contains("no stream found for given subject: the subject \"orders\""),
+            "{problem}"
+        );
+    }
+}
