@@ -1,0 +1,66 @@
+//! What a form or an address says.
+
+use std::collections::HashMap;
+
+use url::form_urlencoded;
+
+/// Names and values, some names more than once.
+#[derive(Debug, Default)]
+pub(crate) struct Fields(HashMap<String, Vec<String>>);
+
+impl Fields {
+    pub(crate) fn of(encoded: &[u8]) -> Self {
+        let mut fields: HashMap<String, Vec<String>> = HashMap::new();
+        for (name, value) in form_urlencoded::parse(encoded) {
+            fields
+                .entry(name.into_owned())
+                .or_default()
+                .push(value.into_owned());
+        }
+        Self(fields)
+    }
+
+    /// The value, without what surrounds it; nothing if it is empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let value = self.0.get(name)?.first()?.trim();
+        Some(value).filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.get(name).unwrap_or_default().to_owned()
+    }
+
+    /// All values of a name, of which there may be several.
+    pub(crate) fn all(&self, name: &str) -> &[String] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// A number, if it is one.
+    pub(crate) fn number<N: std::str::FromStr>(&self, name: &str) -> Option<N> {
+        self.get(name)?.parse().ok()
+    }
+}
+
+/// An address of these parameters, those that say something.
+pub(crate) fn query(parameters: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in parameters.iter().filter(|(_, value)| !value.is_empty()) {
+        query.append_pair(name, value);
+    }
+    query.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_twice_is_there_twice() {
+        let fields = Fields::of(b"id=1&id=2&reason=+a+%26+b+&empty=");
+        assert_eq!(fields.all("id"), ["1", "2"]);
+        assert_eq!(fields.get("reason"), Some("a & b"));
+        assert_eq!((fields.get("empty"), fields.get("none")), (None, None));
+        assert_eq!(fields.number::<i64>("id"), Some(1));
+        assert_eq!(query(&[("a", "x y&z"), ("b", "")]), "a=x+y%26z");
+    }
+}
