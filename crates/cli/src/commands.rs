@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod completions;
+pub(crate) mod dashboard;
 pub(crate) mod dead_letters;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -10,13 +11,14 @@ pub(crate) mod migrate;
 mod own_tables;
 pub(crate) mod pause;
 pub(crate) mod peek;
+pub(crate) mod relay;
 pub(crate) mod repair;
 pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod top;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use outbox::OutboxError;
+use outbox::{OutboxError, PartitionStats};
 use serde_json::Value;
 
 use crate::connection::{AnyOutbox, on};
@@ -42,6 +44,25 @@ fn unknown_queue(outbox: &AnyOutbox, error: OutboxError) -> Failure {
 fn partitions_of(outbox: &AnyOutbox, queue: &str) -> Result<Vec<i64>, Failure> {
     on!(outbox, handle => handle.outbox().partition_ids(queue))
         .map_err(|error| unknown_queue(outbox, error))
+}
+
+/// What is known of a queue's partitions.
+async fn stats_of(outbox: &AnyOutbox, queue: &str) -> Result<Vec<PartitionStats>, Failure> {
+    let mut stats = on!(outbox, handle => handle.outbox().stats().await)?;
+    stats.retain(|partition| partition.queue == queue);
+    Ok(stats)
+}
+
+/// Writes down what was done by hand. It is done: where it cannot be written down, that is said.
+async fn record(outbox: &AnyOutbox, action: &'static str, target: &str, reason: &str) {
+    let names = ["USER", "LOGNAME", "USERNAME"].into_iter();
+    let user = names.filter_map(|name| std::env::var(name).ok()).next();
+    let actor = format!("{} (command)", user.as_deref().unwrap_or("somebody"));
+    let recorded =
+        on!(outbox, handle => handle.outbox().audit(&actor, action, target, reason).await);
+    if let Err(error) = recorded {
+        anstream::eprintln!("outbox: it is done, but the audit log cannot be written: {error}");
+    }
 }
 
 /// Adds the fields of one JSON object to another.

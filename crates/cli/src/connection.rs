@@ -1,5 +1,6 @@
 //! Where the outbox is: finds the database, and opens the outbox in it for whoever operates it.
 
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
 
+use crate::config::{self, Database};
 use crate::failure::{Code, Failure};
 
 /// Where the environment says where the database is.
@@ -31,16 +33,41 @@ pub(crate) struct Target {
         global = true
     )]
     database_url: Option<String>,
-    /// What the names of the outbox's tables begin with
+    /// What the names of the outbox's tables begin with: outbox_ unless said
     #[arg(
         long,
         value_name = "PREFIX",
         env = "OUTBOX_TABLE_PREFIX",
         hide_env_values = true,
-        default_value = "outbox_",
         global = true
     )]
-    table_prefix: String,
+    table_prefix: Option<String>,
+    /// The configuration file, which may say where the database is: outbox.toml unless said
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "OUTBOX_CONFIG",
+        hide_env_values = true,
+        global = true
+    )]
+    config: Option<PathBuf>,
+    /// Which database of the configuration file, if there are several
+    #[arg(
+        id = "database-of-config",
+        long = "database",
+        value_name = "NAME",
+        global = true
+    )]
+    database: Option<String>,
+}
+
+/// An outbox that was found.
+#[derive(Debug)]
+pub(crate) struct Place {
+    url: String,
+    prefix: TablePrefix,
+    /// What the configuration file calls it.
+    name: Option<String>,
 }
 
 /// The databases there are, with something for each of them.
@@ -71,8 +98,15 @@ impl Target {
     pub(crate) fn at(url: &str) -> Self {
         Self {
             database_url: Some(url.to_owned()),
-            table_prefix: TablePrefix::default().to_string(),
+            table_prefix: None,
+            config: None,
+            database: None,
         }
+    }
+
+    /// Where the configuration file is, or would be.
+    pub(crate) fn config(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(config::FILE))
     }
 
     /// Where the database is, if the command line says so. What the environment says is for commands that
@@ -83,14 +117,53 @@ impl Target {
         url.filter(|url| environment.as_deref() != Some(url))
     }
 
+    /// The prefix, where there need not be a database.
     pub(crate) fn prefix(&self) -> Result<TablePrefix, Failure> {
-        Ok(self.table_prefix.parse()?)
+        self.prefix_or(&TablePrefix::default())
     }
 
-    fn url(&self) -> Result<&str, Failure> {
-        self.database_url.as_deref().ok_or_else(|| {
-            Failure::usage("which database? Neither --database-url nor OUTBOX_DATABASE_URL is set")
-                .way_out("for example: --database-url postgres://user:password@localhost/shop")
+    fn prefix_or(&self, otherwise: &TablePrefix) -> Result<TablePrefix, Failure> {
+        Ok(match &self.table_prefix {
+            Some(prefix) => prefix.parse()?,
+            None => otherwise.clone(),
+        })
+    }
+
+    /// The command line, the environment, the configuration file: who says it first.
+    pub(crate) fn place(&self) -> Result<Place, Failure> {
+        if let (Some(url), None) = (&self.database_url, &self.database) {
+            return Ok(Place {
+                url: url.clone(),
+                prefix: self.prefix()?,
+                name: None,
+            });
+        }
+        if self.config.is_none() && self.database.is_none() && !self.config().exists() {
+            let message = "which database? Neither --database-url nor OUTBOX_DATABASE_URL is set, and there \
+                           is no outbox.toml here";
+            return Err(Failure::usage(message)
+                .way_out("for example: --database-url postgres://user:password@localhost/shop"));
+        }
+        let databases = config::File::read(self.config())?.databases()?;
+        let names: Vec<&str> = databases.iter().map(Database::name).collect();
+        let shown = self.config().display();
+        let database = match (&self.database, &*databases) {
+            (None, [database]) => database,
+            (None, _) => {
+                let message = format!("which database? {shown} has: {}", names.join(", "));
+                return Err(Failure::usage(message).way_out("say it with --database NAME"));
+            }
+            (Some(wanted), databases) => databases
+                .iter()
+                .find(|database| database.name() == wanted)
+                .ok_or_else(|| {
+                    let message = format!("{shown} has no database {wanted:?}");
+                    Failure::usage(message).way_out(format!("there are: {}", names.join(", ")))
+                })?,
+        };
+        Ok(Place {
+            prefix: self.prefix_or(database.prefix())?,
+            ..Place::of(database)
         })
     }
 
@@ -101,25 +174,7 @@ impl Target {
 
     /// The same, with more connections.
     pub(crate) async fn pool_of(&self, connections: u32) -> Result<AnyPool, Failure> {
-        let url = self.url()?;
-        let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
-        match scheme {
-            "postgres" | "postgresql" => {
-                Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
-            }
-            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
-            "sqlite" => {
-                let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                Ok(Any::Sqlite(connect(options, connections).await?))
-            }
-            // Not the whole of it: there may be a password in it.
-            _ => {
-                let known = if url.contains(':') { scheme } else { "that" };
-                Err(Failure::usage(format!(
-                    "no database is known as {known:?}: a URL begins with postgres://, mysql:// or sqlite://"
-                )))
-            }
-        }
+        self.place()?.pool(connections).await
     }
 
     /// The outbox, with every queue that it has. Nothing works in it.
@@ -132,12 +187,78 @@ impl Target {
         &self,
         queue: Option<(&str, Partitions)>,
     ) -> Result<AnyOutbox, Failure> {
-        let prefix = self.prefix()?;
-        Ok(match self.pool().await? {
-            Any::Postgres(pool) => Any::Postgres(open(pool, &prefix, queue).await?),
-            Any::MySql(pool) => Any::MySql(open(pool, &prefix, queue).await?),
-            Any::Sqlite(pool) => Any::Sqlite(open(pool, &prefix, queue).await?),
+        self.place()?.outbox(queue).await
+    }
+}
+
+impl Place {
+    /// A database of the configuration file.
+    pub(crate) fn of(database: &Database) -> Self {
+        Self {
+            url: database.url.as_str().to_owned(),
+            prefix: database.prefix().clone(),
+            name: Some(database.name().to_owned()),
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &TablePrefix {
+        &self.prefix
+    }
+
+    /// The outbox, with every queue that it has, and one that is made if it is not there. Nothing works in it.
+    pub(crate) async fn outbox(
+        &self,
+        queue: Option<(&str, Partitions)>,
+    ) -> Result<AnyOutbox, Failure> {
+        Ok(match self.pool(CONNECTIONS).await? {
+            Any::Postgres(pool) => Any::Postgres(self.open(pool, queue).await?),
+            Any::MySql(pool) => Any::MySql(self.open(pool, queue).await?),
+            Any::Sqlite(pool) => Any::Sqlite(self.open(pool, queue).await?),
         })
+    }
+
+    /// The same, with this pool.
+    pub(crate) async fn open<DB: Backend>(
+        &self,
+        pool: Pool<DB>,
+        queue: Option<(&str, Partitions)>,
+    ) -> Result<OutboxHandle<DB>, Failure> {
+        let mut builder = Outbox::builder(pool)
+            .table_prefix(self.prefix.to_string())
+            .without_workers()
+            .every_queue();
+        if let Some(name) = &self.name {
+            builder = builder.origin(name);
+        }
+        if let Some((name, partitions)) = queue {
+            builder = builder.queue(name, partitions).produce_only();
+        }
+        Ok(builder.start().await?)
+    }
+
+    pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
+        let url = &*self.url;
+        let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+        match scheme {
+            "postgres" | "postgresql" => {
+                Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
+            }
+            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
+            "sqlite" => {
+                let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
+                Ok(Any::Sqlite(connect(options, connections).await?))
+            }
+            // Not the whole of it: there may be a password in it.
+            _ => {
+                let message = match url.contains("://") {
+                    true => format!("there is no database {scheme:?}"),
+                    false => "the database's URL is no URL".to_owned(),
+                };
+                Err(Failure::usage(message).way_out(
+                    "it begins with postgres://, mysql:// or sqlite://, as in sqlite:///var/lib/shop.db?mode=rwc",
+                ))
+            }
+        }
     }
 }
 
@@ -166,18 +287,3 @@ async fn connect<DB: Backend>(options: Options<DB>, connections: u32) -> Result<
 }
 
 type Options<DB> = <<DB as sqlx::Database>::Connection as sqlx::Connection>::Options;
-
-async fn open<DB: Backend>(
-    pool: Pool<DB>,
-    prefix: &TablePrefix,
-    queue: Option<(&str, Partitions)>,
-) -> Result<OutboxHandle<DB>, Failure> {
-    let mut builder = Outbox::builder(pool)
-        .table_prefix(prefix.to_string())
-        .without_workers()
-        .every_queue();
-    if let Some((name, partitions)) = queue {
-        builder = builder.queue(name, partitions).produce_only();
-    }
-    Ok(builder.start().await?)
-}

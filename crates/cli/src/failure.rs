@@ -20,6 +20,8 @@ pub(crate) enum Code {
     Schema = 4,
     /// What was asked for does not exist, or is not in a state for that.
     Missing = 5,
+    /// A broker cannot be reached, or refuses.
+    Broker = 6,
 }
 
 /// For people: lower-case, and with a way out if there is one.
@@ -49,6 +51,18 @@ impl Failure {
         self
     }
 
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
+    /// For a table or a log.
+    pub(crate) fn on_one_line(&self) -> String {
+        match &self.way_out {
+            Some(way_out) => format!("{}; {way_out}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// Says it on standard error, and answers with what to exit.
     pub(crate) fn report(&self) -> ExitCode {
         anstream::eprintln!("{self}");
@@ -76,7 +90,7 @@ impl From<OutboxError> for Failure {
     fn from(error: OutboxError) -> Self {
         let code = match &error {
             OutboxError::Database(error) => return database(error),
-            OutboxError::NoAnswer { .. } => Code::Database,
+            OutboxError::NoAnswer { .. } | OutboxError::MissingPrivilege { .. } => Code::Database,
             OutboxError::SchemaVersion { found: 0, .. } => {
                 return Self::new(Code::Schema, "there is no outbox in this database")
                     .way_out("make its tables with: outbox migrate up");

@@ -2,16 +2,23 @@
 
 mod ask;
 mod commands;
+mod config;
 mod connection;
 mod failure;
 mod format;
 mod output;
+mod server;
+mod signals;
+mod telemetry;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 use crate::connection::Target;
+use crate::failure::Failure;
 use crate::output::Output;
 
 /// A transactional outbox for PostgreSQL, MySQL/MariaDB and SQLite.
@@ -21,7 +28,7 @@ use crate::output::Output;
     version,
     after_help = "Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached or
 refuses, 4 there is no outbox in it or one of another version, 5 what was asked for does not exist or is
-not in a state for that."
+not in a state for that, 6 a broker cannot be reached or refuses."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -66,6 +73,8 @@ enum Command {
     /// Let deliveries of a queue or a partition go on
     Resume(commands::pause::Args),
     Skip(commands::skip::Args),
+    Relay(commands::relay::Args),
+    Dashboard(commands::dashboard::Args),
     Repair(commands::repair::Args),
     Doctor(commands::doctor::Args),
     Bench(commands::bench::Args),
@@ -73,8 +82,20 @@ enum Command {
     Man(commands::completions::ManArgs),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// How long what blocks a thread, such as a pipe that nobody reads, may keep the process from ending.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return Failure::from(error).report(),
+    };
+    let code = runtime.block_on(run());
+    runtime.shutdown_timeout(LAST_WORDS);
+    code
+}
+
+async fn run() -> ExitCode {
     let Cli { command, context } = Cli::parse();
     match context.color {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
@@ -100,6 +121,8 @@ async fn main() -> ExitCode {
         Command::Pause(args) => commands::pause::run(args, true, context, output).await,
         Command::Resume(args) => commands::pause::run(args, false, context, output).await,
         Command::Skip(args) => commands::skip::run(args, context, output).await,
+        Command::Dashboard(args) => commands::dashboard::run(args, context, output).await,
+        Command::Relay(args) => commands::relay::run(args, context, output).await,
         Command::Repair(args) => commands::repair::run(args, context, output).await,
         Command::Doctor(_) => commands::doctor::run(context, output).await,
         Command::Bench(args) => commands::bench::run(args, context, output).await,

@@ -7,6 +7,7 @@ mod verdict;
 mod view;
 pub(crate) mod worker;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,12 +18,14 @@ use outbox::{EnqueueMessage, Outbox, OutboxError, OutboxHandle, Partitions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::own_tables::OwnTables;
 use crate::Context;
 use crate::connection::{Target, on};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::server::{AccessArgs, Desks, Readiness, Server, Shown};
 use shop::Shop;
 use verdict::Books;
 use view::View;
@@ -39,12 +42,16 @@ use worker::Worker;
   outbox demo
   outbox demo --database-url postgres://localhost/shop
   outbox demo --seconds 60
+  outbox demo --dashboard
 
 Exit code 1 if the books do not agree.")]
 pub(crate) struct Args {
     /// How long orders are placed
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(long, default_value_t = 10, default_value_if("dashboard", clap::builder::ArgPredicate::IsPresent, "120"), value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    /// Show it in a browser while it runs, for two minutes unless said
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:8080")]
+    dashboard: Option<SocketAddr>,
 }
 
 /// The tables of the demo, and nobody else's, begin with this.
@@ -123,6 +130,10 @@ async fn play<DB: Shop>(
     let outbox = handle.outbox().clone();
     let view = View::new(&outbox, output.is_json());
     view.say("two processes deliver what is ordered; every fifth order is rolled back");
+    let _served = match args.dashboard {
+        None => None,
+        Some(listen) => Some(show(&outbox, listen, &view).await?),
+    };
     let mut workers = [Worker::start(url)?, Worker::start(url)?];
 
     let started = Instant::now();
@@ -154,6 +165,24 @@ async fn play<DB: Shop>(
     let books = Books::read(&pool, &outbox, placed).await?;
     handle.stop().await;
     books.report(took, output)
+}
+
+/// Shows the shop's outbox in a browser, with every right: it is a demo.
+async fn show<DB: Shop>(
+    outbox: &Outbox<DB>,
+    listen: SocketAddr,
+    view: &View<'_, DB>,
+) -> Result<AbortOnDropHandle<()>, Failure> {
+    let desks = Desks::new(["demo".to_owned()], AccessArgs::all());
+    desks.open("demo", outbox.clone());
+    let shown = Shown {
+        ready: Readiness::new([]),
+        desks: Some(desks),
+    };
+    let server = Server::of_desks(None, AccessArgs::all(), listen, shown)?;
+    let (address, serving) = server.start(listen).await?;
+    view.say(&format!("the dashboard is at http://{address}"));
+    Ok(AbortOnDropHandle::new(serving))
 }
 
 /// Sells to its customers, one order after the other.

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// What the payload is
     #[arg(long = "type", value_name = "TYPE", default_value = "application/json")]
     payload_type: String,
-    /// Make the queue, with so many partitions, if it is not there
+    /// Make the queue, with so many partitions, if it is not there; the message can then be left out
     #[arg(long, value_name = "PARTITIONS", value_parser = crate::format::partitions)]
     create: Option<Partitions>,
     /// A header; can be given more than once
@@ -154,6 +154,15 @@ pub(crate) async fn run(
         }
         (None, Some(file)) => std::fs::read(file)
             .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))?,
+        (None, None) if args.create.is_some() => {
+            let (queue, count) = (&args.queue, args.create.map_or(0, Partitions::count));
+            if output.is_json() {
+                return output.json(&json!({ "queue": queue, "partitions": count }));
+            }
+            return output.line(format!(
+                "the queue {queue} is there, with {count} partitions"
+            ));
+        }
         (None, None) => {
             return Err(Failure::usage("what is the message?")
                 .way_out("give a payload, --file PATH, or --json-lines"));

@@ -55,8 +55,8 @@ pub(crate) async fn run(
     context: &Context,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let prefix = context.target.prefix()?;
     if let What::Print { database, down } = args.what {
+        let prefix = context.target.prefix()?;
         let sql = match database {
             Kind::Postgres => sql::<Postgres>(&prefix, down),
             Kind::Mysql => sql::<MySql>(&prefix, down),
@@ -64,8 +64,9 @@ pub(crate) async fn run(
         };
         return output.line(sql.trim_end());
     }
-    let pool = context.target.pool().await?;
-    on!(pool, pool => migrate(args, pool, &prefix, output).await)
+    let place = context.target.place()?;
+    let pool = place.pool(1).await?;
+    on!(pool, pool => migrate(args, pool, place.prefix(), output).await)
 }
 
 fn sql<DB: Backend>(prefix: &TablePrefix, down: bool) -> String {

@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Only this partition
     #[arg(long, value_name = "NUMBER")]
     partition: Option<u32>,
+    /// Why: kept in the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 pub(crate) async fn run(
@@ -29,13 +32,27 @@ pub(crate) async fn run(
     context: &Context,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let Args { queue, partition } = args;
+    let Args {
+        queue, partition, ..
+    } = args;
     let outbox = context.target.outbox().await?;
     let done = on!(&outbox, handle => match pause {
         true => handle.outbox().pause(queue, *partition).await,
         false => handle.outbox().resume(queue, *partition).await,
     });
     done.map_err(|error| super::unknown_queue(&outbox, error))?;
+    let place = match partition {
+        Some(partition) => format!("{queue}/{partition}"),
+        None => queue.clone(),
+    };
+    let action = if pause { "pause" } else { "resume" };
+    super::record(
+        &outbox,
+        action,
+        &place,
+        args.reason.as_deref().unwrap_or(""),
+    )
+    .await;
     if output.is_json() {
         return output.json(&json!({ "queue": queue, "partition": partition, "paused": pause }));
     }
@@ -44,5 +61,20 @@ pub(crate) async fn run(
         None => queue.clone(),
     };
     let state = if pause { "is paused" } else { "goes on" };
-    output.line(format!("{what} {state}"))
+    output.line(format!("{what} {state}"))?;
+    if pause {
+        return Ok(());
+    }
+    let mut still = super::stats_of(&outbox, queue).await?;
+    still.retain(|one| one.paused && partition.is_none_or(|wanted| wanted == one.partition));
+    let still: Vec<u32> = still.iter().map(|one| one.partition).collect();
+    match (partition, &*still) {
+        (_, []) => Ok(()),
+        (Some(_), _) => output.line(format!(
+            "it stays paused as long as the queue is: `outbox resume {queue}` resumes that"
+        )),
+        (None, partitions) => output.line(format!(
+            "still paused by themselves: partitions {partitions:?}; resume them with --partition"
+        )),
+    }
 }

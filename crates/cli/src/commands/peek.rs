@@ -65,7 +65,11 @@ pub(crate) async fn run(
             .try_for_each(|message| output.json(&document(message)));
     }
     if messages.is_empty() {
-        return output.line("nothing waits");
+        let stats = super::stats_of(&outbox, &args.queue).await?;
+        return output.line(match stats.iter().any(|one| one.unsequenced) {
+            true => "messages wait that have no number yet: a process with workers, such as `outbox relay`, gives it",
+            false => "nothing waits",
+        });
     }
     let now = SystemTime::now();
     let rows: Vec<_> = messages

@@ -52,13 +52,21 @@ pub(crate) async fn run(
         head.id, head.seq
     ))?;
     let skipped = head.id;
+    let mut stats = super::stats_of(&outbox, queue).await?.into_iter();
+    let failing = stats.find(|one| one.partition == *partition);
+    let reason = match failing.and_then(|one| one.last_error) {
+        Some(error) => format!("{reason} (it had failed: {error})"),
+        None => reason.clone(),
+    };
     let skip = on!(&outbox, handle => {
-        handle.outbox().skip_message(queue, *partition, skipped, reason).await
+        handle.outbox().skip_message(queue, *partition, skipped, &reason).await
     });
     if !skip? {
         let message = format!("message {skipped} was settled meanwhile: nothing was skipped");
         return Err(Failure::new(Code::Missing, message).way_out("look again with: outbox peek"));
     }
+    let target = format!("{queue}/{partition}, message {skipped}");
+    super::record(&outbox, "skip", &target, &args.reason).await;
     if output.is_json() {
         let id = skipped.to_string();
         return output.json(&json!({ "queue": queue, "partition": partition, "skipped": id }));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::Context;
 use crate::connection::{AnyOutbox, on};
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::format::{age, timestamp};
 use crate::output::{Cell, Output, number, text};
 
@@ -18,8 +18,8 @@ use crate::output::{Cell, Output, number, text};
   outbox status orders --watch
   outbox status --json | jq '.partitions[] | select(.pending > 1000)'
 
-\"pending\" is exact and cheap: the last number given out less the last one settled. What was committed a
-moment ago, and has no number yet, is shown as a +.")]
+\"pending\" is the last number given out less the last one settled: exact and cheap. What has no number yet is
+shown as a +: it was committed a moment ago, or, if it stays, no process is running that gives numbers.")]
 pub(crate) struct Args {
     /// Only this queue
     queue: Option<String>,
@@ -49,7 +49,11 @@ pub(crate) async fn run(
         if !output.is_json() {
             output.clear()?;
         }
-        show(args, &outbox, output).await?;
+        match show(args, &outbox, output).await {
+            // A database that restarts comes back.
+            Err(failure) if failure.code() == Code::Database => drop(failure.report()),
+            shown => shown?,
+        }
         if output.is_unheard() {
             return Ok(());
         }
@@ -57,10 +61,10 @@ pub(crate) async fn run(
 }
 
 async fn show(args: &Args, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-    let mut stats = on!(outbox, handle => handle.outbox().stats().await)?;
-    if let Some(queue) = &args.queue {
-        stats.retain(|partition| partition.queue == *queue);
-    }
+    let stats = match &args.queue {
+        Some(queue) => super::stats_of(outbox, queue).await?,
+        None => on!(outbox, handle => handle.outbox().stats().await)?,
+    };
     let now = SystemTime::now();
     if output.is_json() {
         let partitions: Vec<Value> = stats.iter().map(document).collect();

@@ -4,8 +4,10 @@
 mod state;
 
 use std::io::IsTerminal as _;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -58,12 +60,17 @@ async fn watch(
     mut state: State,
     terminal: &mut ratatui::DefaultTerminal,
 ) -> Result<(), Failure> {
-    let mut ticks = tokio::time::interval(args.every.max(Duration::from_millis(100)));
+    let ticks = tokio::time::interval(args.every.max(Duration::from_millis(100)));
+    // Not in a branch of the loop: keys are heard while the database does not answer.
+    let mut samples = pin!(stream::unfold(ticks, async |mut ticks| {
+        ticks.tick().await;
+        Some((sample(outbox).await, ticks))
+    }));
     let mut keys = keys();
     loop {
         terminal.draw(|frame| state.draw(frame))?;
         tokio::select! {
-            _ = ticks.tick() => match sample(outbox).await {
+            Some(taken) = samples.next() => match taken {
                 Ok(sample) => state.update(sample),
                 // It is shown, and tried again: a database that restarts comes back.
                 Err(failure) => state.lost(failure.to_string()),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use outbox::DeadLetter;
+use outbox::{DeadLetter, OutboxError};
 use serde_json::json;
 
 use super::{Filter, Selection, look, one};
 use crate::ask::Confirmation;
-use crate::commands::progress;
+use crate::commands::{progress, record};
 use crate::connection::{AnyOutbox, on};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -35,23 +35,51 @@ impl Requeue {
         for letter in &letters {
             let requeued =
                 on!(outbox, handle => handle.outbox().dead_letter_requeue(letter.id).await);
-            let id = requeued.map_err(|error| partly(error.into(), done, letters.len()))?;
-            done += 1;
             bar.inc(1);
+            let id = match requeued {
+                Ok(id) => id,
+                // Somebody else has decided about this one; the others are still to be requeued.
+                Err(OutboxError::DeadLetterNotPending(_)) => continue,
+                Err(error) => {
+                    record(
+                        outbox,
+                        "requeue",
+                        &counted(done, &letters),
+                        "then it failed",
+                    )
+                    .await;
+                    return Err(partly(error.into(), done, letters.len()));
+                }
+            };
+            done += 1;
             if output.is_json() {
                 output.json(&json!({ "id": letter.id, "requeued_as": id.to_string() }))?;
             }
         }
         bar.finish_and_clear();
-        if output.is_json() {
-            return Ok(());
+        let target = counted(done, &letters);
+        record(outbox, "requeue", &target, "").await;
+        if !output.is_json() {
+            output.line(format!("{done} requeued"))?;
         }
-        output.line(format!("{done} requeued"))
+        all_of("requeued", done, letters.len())
+    }
+}
+
+/// How many of them, for the audit log.
+fn counted(done: u64, letters: &[DeadLetter]) -> String {
+    match letters {
+        [one] => format!("dead letter {}", one.id),
+        [] => "no dead letter".to_owned(),
+        letters => {
+            let ids: Vec<_> = letters.iter().map(|letter| letter.id).collect();
+            format!("{done} of {} dead letters: {ids:?}", letters.len())
+        }
     }
 }
 
 /// Says how far it came before it failed.
-fn partly(failure: Failure, done: usize, of: usize) -> Failure {
+fn partly(failure: Failure, done: u64, of: usize) -> Failure {
     if done == 0 {
         return failure;
     }
@@ -121,6 +149,7 @@ impl Resolve {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let letters = self.claimed.letters(outbox).await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_resolve(&letters).await)?;
+        record(outbox, "resolve", &counted(done, &letters), "").await;
         ended("resolved", done, letters.len(), output)
     }
 }
@@ -139,7 +168,9 @@ impl Reject {
         let letters = self.claimed.letters(outbox).await?;
         let reject =
             on!(outbox, handle => handle.outbox().dead_letter_reject(&letters, &self.reason).await);
-        ended("rejected", reject?, letters.len(), output)
+        let done = reject?;
+        record(outbox, "reject", &counted(done, &letters), &self.reason).await;
+        ended("rejected", done, letters.len(), output)
     }
 }
 
@@ -149,6 +180,9 @@ pub(super) struct Discard {
     selection: Selection,
     #[command(flatten)]
     confirmation: Confirmation,
+    /// Why: kept in the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 impl Discard {
@@ -162,6 +196,8 @@ impl Discard {
                 .ask(&format!("discard {} dead letters", letters.len()))?;
         }
         let done = on!(outbox, handle => handle.outbox().dead_letter_discard(&letters).await)?;
+        let reason = self.reason.as_deref().unwrap_or("");
+        record(outbox, "discard", &counted(done, &letters), reason).await;
         ended("discarded", done, letters.len(), output)
     }
 }
@@ -180,6 +216,7 @@ impl Cleanup {
         self.confirmation
             .ask("delete dead letters that were resolved or discarded")?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_cleanup(&filter).await)?;
+        record(outbox, "clean up", &format!("{done} dead letters"), "").await;
         if output.is_json() {
             return output.json(&json!({ "deleted": done }));
         }
@@ -199,6 +236,11 @@ fn ended(what: &str, done: u64, of: usize, output: &mut Output) -> Result<(), Fa
     } else {
         output.line(format!("{done} {what}"))?;
     }
+    all_of(what, done, of)
+}
+
+/// Says so if some were left.
+fn all_of(what: &str, done: u64, of: usize) -> Result<(), Failure> {
     if done == of as u64 {
         return Ok(());
     }

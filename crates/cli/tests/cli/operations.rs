@@ -1,11 +1,8 @@
 //! An operator at work, with the real command, on every database.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod command;
 
 use std::time::Duration;
 
-use command::{Command, database_type, on_every_database};
+use crate::command::{Command, database_type, on_every_database};
 use outbox::{
     Backend, MessageResult, Outbox, OutboxHandle, OutboxMessage, OutboxProfile, Partitions,
 };
@@ -110,7 +107,14 @@ async fn an_operator_sees_and_decides<DB: Backend>(command: &Command<DB>) {
         .run(&[&skip[..], &["--yes", "--json"]].concat())
         .json();
     assert_eq!(skipped["skipped"], peeked[0]["id"]);
-    command.run(&["resume", "orders"]).succeeds();
+    command
+        .run(&["pause", "orders", "--partition", "1"])
+        .succeeds();
+    let queue = command.run(&["resume", "orders"]).succeeds();
+    let still = "still paused by themselves: partitions [1]; resume them with --partition";
+    assert_eq!(queue, format!("orders goes on\n{still}\n"));
+    let partition = command.run(&["resume", "orders", "--partition", "1"]);
+    assert_eq!(partition.succeeds(), "partition 1 of orders goes on\n");
     until(command, "all are settled", |all| sum(all, "pending") == 0).await;
     worker.stop().await;
 
@@ -137,8 +141,10 @@ async fn an_operator_sees_and_decides<DB: Backend>(command: &Command<DB>) {
     let dry = command.run(&["dead-letters", "requeue", "--dry-run", "--json"]);
     assert_eq!(dry.json_lines().len(), 1, "only the pending one");
     command.run(&["dead-letters", "requeue"]).fails(2);
-    let requeue = command.run(&["dead-letters", "requeue", &skipped]);
-    assert_eq!(requeue.succeeds(), "1 requeued\n");
+    // The other one is resolved: it stays as it is, and holds up none.
+    let requeue = command.run(&["dead-letters", "requeue", &poison, &skipped]);
+    assert!(requeue.fails(5).contains("1 of 2 could not be requeued"));
+    assert_eq!(requeue.printed(), "1 requeued\n");
     command.run(&["dead-letters", "requeue", &skipped]).fails(5);
     let cleanup = command.run(&["dead-letters", "cleanup", "--yes"]);
     assert_eq!(cleanup.succeeds(), "2 deleted\n");
@@ -218,6 +224,29 @@ async fn the_doctor_names_what_is_wrong<DB: Backend>(command: &Command<DB>) {
     assert!(told.contains("of orders has failed"), "{told}");
     assert!(told.contains("outbox skip"), "what to do: {told}");
     worker.stop().await;
+    let failing = command.run(&["status", "--json"]).json();
+    let mut partitions = failing["partitions"].as_array().unwrap().iter();
+    let failing = partitions.find(|one| one["attempts"] != 0).unwrap();
+    let partition = failing["partition"].to_string();
+    let skip = [
+        "skip",
+        "orders",
+        "--partition",
+        &partition,
+        "--reason",
+        "ticket 7",
+        "--yes",
+    ];
+    command.run(&skip).succeeds();
+    let letters = command
+        .run(&["dead-letters", "list", "--json"])
+        .json_lines();
+    let before = failing["last_error"].as_str().unwrap();
+    let why = format!("ticket 7 (it had failed: {before})");
+    assert_eq!(
+        letters[0]["last_error"], why,
+        "nothing that was known is lost"
+    );
 }
 
 async fn the_demo_keeps_its_books_and_leaves_nothing_behind<DB: Backend>(command: &Command<DB>) {

@@ -38,6 +38,11 @@ impl<DB> Command<DB> {
         Self::spawn(&[arguments, &url].concat(), "", None)
     }
 
+    /// With no URL anywhere.
+    pub(crate) fn run_without_url(&self, arguments: &[&str]) -> Ran {
+        Self::spawn(arguments, "", None)
+    }
+
     pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
         Self::spawn(arguments, input, Some(&self.url))
     }
@@ -46,6 +51,7 @@ impl<DB> Command<DB> {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
             .args(arguments)
             .env_remove("OUTBOX_DATABASE_URL")
+            .env_remove("OUTBOX_CONFIG")
             .envs(url.map(|url| ("OUTBOX_DATABASE_URL", url)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -95,6 +101,10 @@ impl Ran {
         self.ends(code).1
     }
 
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
     /// What it printed, however it ended.
     pub(crate) fn printed(&self) -> String {
         String::from_utf8(self.output.stdout.clone()).unwrap()
@@ -130,7 +140,7 @@ macro_rules! on_every_database {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
                     testbed::with_database(testbed::Server::$server, async |database| {
-                        let command = super::Command::<$database>::at(database.url());
+                        let command = $crate::command::Command::<$database>::at(database.url());
                         super::$test(&command).await;
                     })
                     .await;

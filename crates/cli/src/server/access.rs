@@ -1,0 +1,127 @@
+//! Who may use a dashboard, as the command line and a file of users say.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use outbox_dashboard::{Access, Rights};
+
+use crate::failure::Failure;
+
+/// Who may do what on a dashboard
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Dashboard")]
+pub(crate) struct AccessArgs {
+    /// Let those who come pause, resume, skip, requeue, resolve and discard
+    #[arg(long)]
+    operator: bool,
+    /// Let those who come see payloads, keys and headers
+    #[arg(long)]
+    payloads: bool,
+    /// Let only users of this file come in: a line each, NAME:SECRET, or NAME:SECRET:operator,payloads
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "OUTBOX_USERS",
+        hide_env_values = true
+    )]
+    users: Option<PathBuf>,
+}
+
+impl AccessArgs {
+    pub(crate) fn access(&self) -> Result<Access, Failure> {
+        let everybody = Rights {
+            operate: self.operator,
+            payloads: self.payloads,
+        };
+        match &self.users {
+            None => Ok(Access::everybody(everybody)),
+            Some(path) => users(path, everybody),
+        }
+    }
+
+    /// May do everything.
+    pub(crate) fn all() -> Access {
+        Access::everybody(Rights {
+            operate: true,
+            payloads: true,
+        })
+    }
+}
+
+fn users(path: &Path, everybody: Rights) -> Result<Access, Failure> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read the users in {shown}: {error}")))?;
+    let mut access = Access::nobody();
+    let mut any = false;
+    for (line, user) in (1..).zip(text.lines()) {
+        let user = user.trim();
+        if user.is_empty() || user.starts_with('#') {
+            continue;
+        }
+        // What is wrong with a line is said without the line, which has a secret in it.
+        let wrong = |what: &str| {
+            Failure::usage(format!("line {line} of {shown} {what}"))
+                .way_out("a line is NAME:SECRET, or NAME:SECRET:operator,payloads")
+        };
+        let mut parts = user.splitn(3, ':');
+        let (Some(name), Some(secret)) = (parts.next(), parts.next()) else {
+            return Err(wrong("has no secret"));
+        };
+        let mut rights = everybody;
+        for right in parts
+            .next()
+            .into_iter()
+            .flat_map(|rights| rights.split(','))
+        {
+            match right.trim() {
+                "operator" => rights.operate = true,
+                "payloads" => rights.payloads = true,
+                "" => {}
+                _ => return Err(wrong("has a right that there is not")),
+            }
+        }
+        access = access
+            .user(name, secret, rights)
+            .map_err(|error| wrong(&format!("is refused: {error}")))?;
+        any = true;
+    }
+    if !any {
+        return Err(Failure::usage(format!("there is no user in {shown}"))
+            .way_out("a line is NAME:SECRET, or NAME:SECRET:operator,payloads"));
+    }
+    Ok(access)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Access, Failure> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        users(file.path(), Rights::LOOK)
+    }
+
+    #[test]
+    fn users_are_read_line_by_line() {
+        let access = read("# ours\n\nada:a long secret:operator,payloads\nbob:another secret\n");
+        assert!(access.unwrap().asks());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_secret() {
+        for (text, told) in [
+            ("ada", "line 1"),
+            ("\nada:short", "line 2"),
+            ("ada:my dear secret:root", "line 1"),
+            ("# nobody", "no user"),
+            ("ada:my dear secret\nada:my dear secret", "line 2"),
+        ] {
+            let failure = read(text).unwrap_err().to_string();
+            assert!(failure.contains(told), "{failure}");
+            assert!(!failure.contains("dear"), "{failure}");
+        }
+    }
+}

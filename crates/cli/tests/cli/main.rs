@@ -1,0 +1,10 @@
+//! The real command, at work.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod command;
+mod dashboard;
+mod operations;
+#[cfg(feature = "otlp")]
+mod otlp;
+mod relay;
+mod tutorial;
