@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use outbox::{OutboxProfile, Partitions, QueueName, TablePrefix};
+use outbox::{LeaseConfig, OutboxProfile, Partitions, QueueName, TablePrefix};
 use outbox_sinks::SinkError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -311,7 +311,19 @@ impl File {
             }
         }
         match &*route.sections() {
-            [_] => Ok(()),
+            [(_, span, section)] => {
+                let lease = route.lease().unwrap_or(LeaseConfig::default().duration);
+                match section.timeout() {
+                    Some(timeout) if timeout >= lease => {
+                        let problem = format!(
+                            "{timeout:?} is not shorter than the route's lease, {lease:?}, in which messages are \
+                             published and settled; set a longer `lease` or a shorter `timeout`"
+                        );
+                        Err(self.refuse(self.place_of("timeout", span), problem))
+                    }
+                    _ => Ok(()),
+                }
+            }
             [] => {
                 let problem = "where to? It needs one of [route.stdout], [route.file], [route.http], \
                                [route.nats], [route.rabbitmq], [route.kafka], [route.redis] or [route.mqtt]";
@@ -357,6 +369,11 @@ impl File {
             SinkError::InvalidTemplate { template, .. } => template.as_str(),
             _ => return section.clone(),
         };
+        self.place_of(wanted, section)
+    }
+
+    /// Where in a section this text stands.
+    fn place_of(&self, wanted: &str, section: &Range<usize>) -> Range<usize> {
         let rest = &self.text[section.start..];
         let header = rest.find('\n').unwrap_or(rest.len());
         let end = rest[header..]

@@ -250,7 +250,8 @@ impl<DB: Backend> Outbox<DB> {
             .await
     }
 
-    /// Says that nobody will handle these. Pending ones, or claimed by the caller. Answers how many.
+    /// Says that nobody will handle these. Pending ones, those whose claim has run out, or claimed by
+    /// the caller. Answers how many.
     pub async fn dead_letter_discard(&self, letters: &[DeadLetter]) -> Result<u64, OutboxError> {
         self.conclude(letters, Conclusion::Discarded).await
     }
@@ -275,8 +276,8 @@ impl<DB: Backend> Outbox<DB> {
         answer_within(OPERATOR_PATIENCE, cleanup).await
     }
 
-    /// Puts a pending dead letter back into its queue as a new message, behind everything that is
-    /// there, and resolves it. The message says in its headers where it comes from:
+    /// Puts a dead letter that is pending, or whose claim has run out, back into its queue as a new
+    /// message, behind everything that is there, and resolves it. The message says in its headers where it comes from:
     /// `outbox-requeued-from` (the dead letter), `outbox-attempts` and `outbox-last-error`.
     pub async fn dead_letter_requeue(&self, id: i64) -> Result<OutboxMessageId, OutboxError> {
         answer_within(OPERATOR_PATIENCE, self.requeue(id)).await

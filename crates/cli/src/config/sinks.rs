@@ -17,6 +17,11 @@ use super::values::{Checked, Text};
 /// A table that describes a sink.
 pub(super) trait Section {
     fn build(&self) -> Result<AnySink, SinkError>;
+
+    /// How long a broker may take, if the file says so.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The sinks there are, each shared by the queues of its route.
@@ -145,6 +150,10 @@ impl Section for Http {
         }
         Ok(AnySink::Http(sink.build()?.into()))
     }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|Checked(timeout)| timeout)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -164,6 +173,10 @@ impl Section for Nats {
         let sink = NatsSink::to(self.url.as_str(), self.stream.as_str());
         let sink = with!(sink, self, subject, credentials, root_certificates, window);
         Ok(AnySink::Nats(sink.build()?.into()))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|Checked(timeout)| timeout)
     }
 }
 
@@ -194,6 +207,10 @@ impl Section for RabbitMq {
             max_message_bytes
         );
         Ok(AnySink::RabbitMq(sink.build()?.into()))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|Checked(timeout)| timeout)
     }
 }
 
@@ -228,6 +245,10 @@ impl Section for Kafka {
             allowed: "left out: this command was built without `--features kafka`",
         })
     }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|Checked(timeout)| timeout)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -245,6 +266,10 @@ impl Section for Redis {
         let sink = RedisSink::to(self.url.as_str());
         let sink = with!(sink, self, stream, max_length, window);
         Ok(AnySink::Redis(sink.build()?.into()))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|Checked(timeout)| timeout)
     }
 }
 
@@ -273,5 +298,9 @@ impl Section for Mqtt {
             window
         );
         Ok(AnySink::Mqtt(sink.build()?.into()))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.map(|Checked(timeout)| timeout)
     }
 }

@@ -515,6 +515,12 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
             "outbox: outbox.toml, line 6, route.lease: must be 5s or longer",
         ),
         (
+            with(
+                "[[route]]\nqueues = [\"a\"]\nlease = \"20s\"\n[route.redis]\nurl = \"redis://x\"\ntimeout = \"20s\"\n",
+            ),
+            "outbox: outbox.toml, line 9, route.redis.timeout: 20s is not shorter than the route's lease, 20s",
+        ),
+        (
             with("[[route]]\nqueues = [\"a\"]\n[route.file]\npath = \"{queue}.jsonl\"\n"),
             "outbox: outbox.toml, line 7, route.file.path: path is \"{queue}.jsonl\", but must be one file",
         ),

@@ -130,6 +130,7 @@ macro_rules! suite {
                 dead_letters_are_listed_and_counted_by_every_filter,
                 a_claimed_dead_letter_belongs_to_one_operator,
                 cleanup_removes_only_what_has_ended,
+                what_nobody_came_back_for_can_be_discarded,
                 a_requeued_dead_letter_is_delivered_with_its_history,
                 a_paused_partition_waits_and_resumes_where_it_stood,
             ],

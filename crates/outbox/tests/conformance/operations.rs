@@ -193,6 +193,22 @@ pub(crate) async fn cleanup_removes_only_what_has_ended<DB: Dialect>(stage: &Sta
     handle.stop().await;
 }
 
+pub(crate) async fn what_nobody_came_back_for_can_be_discarded<DB: Dialect>(stage: &Stage<DB>) {
+    let (handle, _) = graveyard(stage).await;
+    let outbox = handle.outbox();
+    let all = DeadLetterFilter::new();
+    let one = all.clone().limit(1);
+    outbox.dead_letter_replay(&one, MINUTE).await.unwrap();
+    let reprocessing = all.status(DeadLetterStatus::Reprocessing);
+    let claimed = outbox.dead_letter_list(&reprocessing).await.unwrap();
+    assert_eq!(outbox.dead_letter_discard(&claimed).await.unwrap(), 0);
+    stage
+        .run("UPDATE outbox_dead_letters SET deadline = 0 WHERE status = 'reprocessing'")
+        .await;
+    assert_eq!(outbox.dead_letter_discard(&claimed).await.unwrap(), 1);
+    handle.stop().await;
+}
+
 pub(crate) async fn a_requeued_dead_letter_is_delivered_with_its_history<DB: Dialect>(
     stage: &Stage<DB>,
 ) {

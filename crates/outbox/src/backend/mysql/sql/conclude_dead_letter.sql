@@ -5,5 +5,5 @@ SET attempts = CASE WHEN ? IS NULL THEN attempts ELSE attempts + 1 END,
     completed_at = CASE WHEN ? = 'pending' THEN NULL ELSE {now} END,
     status = ?, claim_token = NULL, deadline = NULL
 WHERE id = ?
-  AND (status = 'pending' AND ? IS NULL AND ? = 'discarded'
+  AND ((status = 'pending' OR status = 'reprocessing' AND deadline <= {now}) AND ? IS NULL AND ? = 'discarded'
        OR status = 'reprocessing' AND claim_token = ?)

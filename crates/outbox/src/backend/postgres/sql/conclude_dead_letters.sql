@@ -6,5 +6,6 @@ SET status = $3,
     claim_token = NULL, deadline = NULL
 FROM UNNEST($1::bigint[], $2::text[]) AS claim (id, token)
 WHERE d.id = claim.id
-  AND (d.status = 'pending' AND claim.token IS NULL AND $3 = 'discarded'
+  AND ((d.status = 'pending' OR d.status = 'reprocessing' AND d.deadline <= {now})
+       AND claim.token IS NULL AND $3 = 'discarded'
        OR d.status = 'reprocessing' AND d.claim_token = claim.token)

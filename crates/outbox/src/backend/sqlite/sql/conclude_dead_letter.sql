@@ -5,5 +5,5 @@ SET status = ?3,
     completed_at = CASE WHEN ?3 = 'pending' THEN NULL ELSE {now} END,
     claim_token = NULL, deadline = NULL
 WHERE id = ?1
-  AND (status = 'pending' AND ?2 IS NULL AND ?3 = 'discarded'
+  AND ((status = 'pending' OR status = 'reprocessing' AND deadline <= {now}) AND ?2 IS NULL AND ?3 = 'discarded'
        OR status = 'reprocessing' AND claim_token = ?2)
