@@ -379,8 +379,8 @@ async fn a_producers_lost_commit_reply_neither_loses_nor_doubles<DB: Dialect>(se
                 already_there, commits,
                 "{fault:?}: only a commit's lost reply hides one"
             );
-            // The fault may still lie in wait for what the pool does by itself.
-            wire.wait_tripped().await;
+            // The fault must not lie in wait for what the pool does by itself.
+            wire.disarm();
         }
         collector.wait_for(placed.len()).await;
         stage

@@ -12,7 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::DeliveryFuture;
 
 use crate::error::SinkError;
-use crate::link::{Deadline, Slot, TIMEOUT, check_limits};
+use crate::link::{Deadline, Lane, TIMEOUT};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Published, Refusal, Sink, WINDOW};
@@ -53,9 +53,7 @@ const OURS: [&str; 12] = [
 pub struct KafkaSink {
     config: ClientConfig,
     topic: Template,
-    window: usize,
-    timeout: Duration,
-    producer: Slot<Producer>,
+    lane: Lane<Producer>,
 }
 
 /// Configures a [`KafkaSink`].
@@ -117,7 +115,7 @@ impl KafkaSinkBuilder {
         if self.servers.trim().is_empty() {
             return Err(invalid("servers", &self.servers, "host:port,host:port"));
         }
-        check_limits(self.window, self.timeout)?;
+        let lane = Lane::new(self.window, self.timeout)?;
         if let Some(name) = self
             .settings
             .keys()
@@ -163,16 +161,14 @@ impl KafkaSinkBuilder {
         Ok(KafkaSink {
             config,
             topic: self.topic.parse()?,
-            window: self.window,
-            timeout: self.timeout,
-            producer: Slot::default(),
+            lane,
         })
     }
 }
 
 impl Sink for KafkaSink {
     async fn publish(&self, messages: &[OutboxMessage]) -> Published {
-        let deadline = Deadline::after(self.timeout, BROKER);
+        let deadline = Deadline::after(self.lane.timeout, BROKER);
         // Everything to send is known before the first is sent: nothing waits in between.
         let topics = messages.iter().map(|message| self.topic_of(message));
         let topics: Vec<_> = topics.collect();
@@ -197,11 +193,11 @@ impl Sink for KafkaSink {
     }
 
     fn window(&self) -> usize {
-        self.window
+        self.lane.window
     }
 
     async fn check(&self) -> Result<(), String> {
-        let deadline = Deadline::after(self.timeout, BROKER);
+        let deadline = Deadline::after(self.lane.timeout, BROKER);
         let topic = self.topic.constant().map(str::to_owned);
         // One that is there may rest between two attempts to connect.
         let producer = Producer::new(&self.config)?;
@@ -217,7 +213,7 @@ impl KafkaSink {
         topics: impl Iterator<Item = &'a String>,
     ) -> Result<Arc<Producer>, String> {
         let created = async { Producer::new(&self.config) };
-        let producer = self.producer.get(created).await?;
+        let producer = self.lane.get(created).await?;
         for topic in topics {
             if !producer.topics.is_proven(topic) {
                 producer.look(Some(topic.clone()), deadline).await?;

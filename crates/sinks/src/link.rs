@@ -27,45 +27,49 @@ use crate::error::SinkError;
 /// How long a broker may take unless configured otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a sink can work like that.
-pub(crate) fn check_limits(window: usize, timeout: Duration) -> Result<(), SinkError> {
-    if window == 0 {
-        return Err(SinkError::invalid("window", "0", "1 or more"));
-    }
-    if timeout.is_zero() {
-        return Err(SinkError::invalid("timeout", "0", "longer than 0"));
-    }
-    Ok(())
-}
-
 /// A connection that may have ended.
 pub(crate) trait Link {
     fn is_alive(&self) -> bool;
 }
 
-/// The one connection of a sink, which all partitions share.
+/// The one connection of a sink, which all partitions share, and how it is used.
 #[derive(Debug)]
-pub(crate) struct Slot<L>(tokio::sync::Mutex<Option<Arc<L>>>);
-
-impl<L> Default for Slot<L> {
-    fn default() -> Self {
-        Self(tokio::sync::Mutex::new(None))
-    }
+pub(crate) struct Lane<L> {
+    /// How many messages of a partition are on their way at once.
+    pub(crate) window: usize,
+    /// How long a broker may take for them.
+    pub(crate) timeout: Duration,
+    connection: tokio::sync::Mutex<Option<Arc<L>>>,
 }
 
-impl<L: Link> Slot<L> {
+impl<L: Link> Lane<L> {
+    /// One without a connection yet, if a sink can work like that.
+    pub(crate) fn new(window: usize, timeout: Duration) -> Result<Self, SinkError> {
+        if window == 0 {
+            return Err(SinkError::invalid("window", "0", "1 or more"));
+        }
+        if timeout.is_zero() {
+            return Err(SinkError::invalid("timeout", "0", "longer than 0"));
+        }
+        Ok(Self {
+            window,
+            timeout,
+            connection: tokio::sync::Mutex::new(None),
+        })
+    }
+
     /// The connection that there is, or a new one.
     pub(crate) async fn get(
         &self,
         connect: impl Future<Output = Result<L, String>>,
     ) -> Result<Arc<L>, String> {
-        let mut slot = self.0.lock().await;
-        if let Some(link) = slot.as_ref().filter(|link| link.is_alive()) {
+        let mut connection = self.connection.lock().await;
+        if let Some(link) = connection.as_ref().filter(|link| link.is_alive()) {
             return Ok(Arc::clone(link));
         }
-        *slot = None;
+        *connection = None;
         let link = Arc::new(connect.await?);
-        *slot = Some(Arc::clone(&link));
+        *connection = Some(Arc::clone(&link));
         Ok(link)
     }
 }
@@ -112,14 +116,17 @@ pub(crate) trait Connected: Sync {
     const BROKER: &'static str;
     type Connection: Link + Send + Sync;
 
-    fn slot(&self) -> &Slot<Self::Connection>;
-
-    fn timeout(&self) -> Duration;
+    fn lane(&self) -> &Lane<Self::Connection>;
 
     fn open(
         &self,
         deadline: &Deadline,
     ) -> impl Future<Output = Result<Self::Connection, String>> + Send;
+
+    /// Says what is wrong with what messages would go to, as far as it is known before they come.
+    fn look(&self, _: &Self::Connection) -> impl Future<Output = Result<(), String>> + Send {
+        async { Ok(()) }
+    }
 
     /// Counts what is confirmed, up to the first that is not.
     fn send(
@@ -147,8 +154,9 @@ pub(crate) trait Connected: Sync {
     feature = "redis"
 ))]
 pub(crate) async fn publish<S: Connected>(sink: &S, messages: &[OutboxMessage]) -> Published {
-    let deadline = Deadline::after(sink.timeout(), S::BROKER);
-    let connected = sink.slot().get(sink.open(&deadline));
+    let lane = sink.lane();
+    let deadline = Deadline::after(lane.timeout, S::BROKER);
+    let connected = lane.get(sink.open(&deadline));
     let connection = match deadline.limit(connected).await.flatten() {
         Ok(connection) => connection,
         Err(problem) => return Published::until(0, Refusal::later(problem)),
@@ -165,6 +173,51 @@ pub(crate) async fn publish<S: Connected>(sink: &S, messages: &[OutboxMessage]) 
     }
     Published::until(confirmed, refusal)
 }
+
+/// Tries a connection of its own: of one that is there nobody may have noticed yet that it has ended.
+#[cfg(any(
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+pub(crate) async fn check<S: Connected>(sink: &S) -> Result<(), String> {
+    let deadline = Deadline::after(sink.lane().timeout, S::BROKER);
+    let looked = async { sink.look(&sink.open(&deadline).await?).await };
+    deadline.limit(looked).await.flatten()
+}
+
+/// Makes a [`Sink`](crate::Sink) of what is [`Connected`].
+#[cfg(any(
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+macro_rules! publishes_when_connected {
+    ($sink:ident) => {
+        impl $crate::Sink for $sink {
+            async fn publish(&self, messages: &[outbox::OutboxMessage]) -> $crate::Published {
+                $crate::link::publish(self, messages).await
+            }
+
+            fn window(&self) -> usize {
+                self.lane.window
+            }
+
+            async fn check(&self) -> Result<(), String> {
+                $crate::link::check(self).await
+            }
+        }
+    };
+}
+#[cfg(any(
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+pub(crate) use publishes_when_connected;
 
 /// What a broker could not take now.
 pub(crate) fn later(broker: &str, problem: impl std::fmt::Display) -> Refusal {

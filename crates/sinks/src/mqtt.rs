@@ -15,10 +15,10 @@ use url::Url;
 
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Slot, TIMEOUT, check_limits, later, publish};
+use crate::link::{Connected, Deadline, Lane, TIMEOUT, later, publishes_when_connected};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
-use crate::{Published, Refusal, Sink, WINDOW};
+use crate::{Refusal, WINDOW};
 use connection::{Connection, Trust};
 
 const BROKER: &str = "MQTT broker";
@@ -43,9 +43,7 @@ pub struct MqttSink {
     trust: Option<Trust>,
     topic: Template,
     mandatory: bool,
-    window: usize,
-    timeout: Duration,
-    connection: Slot<Connection>,
+    lane: Lane<Connection>,
 }
 
 /// Configures an [`MqttSink`].
@@ -113,7 +111,7 @@ impl MqttSinkBuilder {
     /// The sink, or what is wrong with its configuration. It connects when there is something to publish.
     pub fn build(self) -> Result<MqttSink, SinkError> {
         let invalid = SinkError::invalid;
-        check_limits(self.window, self.timeout)?;
+        let lane = Lane::new(self.window, self.timeout)?;
         // Not the URL: it may hold a password.
         let allowed = "mqtt://host or mqtts://host, with user, password and port if needed";
         let url = Url::parse(&self.url);
@@ -141,39 +139,19 @@ impl MqttSinkBuilder {
             trust,
             topic: self.topic.parse()?,
             mandatory: self.mandatory,
-            window: self.window,
-            timeout: self.timeout,
-            connection: Slot::default(),
+            lane,
         })
     }
 }
 
-impl Sink for MqttSink {
-    async fn publish(&self, messages: &[OutboxMessage]) -> Published {
-        publish(self, messages).await
-    }
-
-    fn window(&self) -> usize {
-        self.window
-    }
-
-    async fn check(&self) -> Result<(), String> {
-        let deadline = Deadline::after(self.timeout, BROKER);
-        // One that is there may have ended, and nobody has noticed.
-        deadline.limit(self.open(&deadline)).await?.map(|_| ())
-    }
-}
+publishes_when_connected!(MqttSink);
 
 impl Connected for MqttSink {
     const BROKER: &'static str = BROKER;
     type Connection = Connection;
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.connection
-    }
-
-    fn timeout(&self) -> Duration {
-        self.timeout
+    fn lane(&self) -> &Lane<Connection> {
+        &self.lane
     }
 
     async fn open(&self, _: &Deadline) -> Result<Connection, String> {

@@ -12,10 +12,10 @@ use outbox::OutboxMessage;
 
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Slot, TIMEOUT, check_limits, later, publish};
+use crate::link::{Connected, Deadline, Lane, TIMEOUT, later, publishes_when_connected};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
-use crate::{Published, Refusal, Sink, WINDOW};
+use crate::{Refusal, WINDOW};
 use connection::{Access, Connection};
 
 const BROKER: &str = "NATS";
@@ -42,9 +42,7 @@ pub struct NatsSink {
     access: Access,
     stream: String,
     subject: Template,
-    window: usize,
-    timeout: Duration,
-    connection: Slot<Connection>,
+    lane: Lane<Connection>,
 }
 
 /// Configures a [`NatsSink`].
@@ -117,49 +115,37 @@ impl NatsSinkBuilder {
             let allowed = "a stream's name, without . * > / \\ and spaces";
             return Err(invalid("stream", &self.stream, allowed));
         }
-        check_limits(self.window, self.timeout)?;
+        let lane = Lane::new(self.window, self.timeout)?;
         Ok(NatsSink {
             servers,
             access: self.access,
             stream: self.stream,
             subject: self.subject.parse()?,
-            window: self.window,
-            timeout: self.timeout,
-            connection: Slot::default(),
+            lane,
         })
     }
 }
 
-impl Sink for NatsSink {
-    async fn publish(&self, messages: &[OutboxMessage]) -> Published {
-        publish(self, messages).await
-    }
-
-    fn window(&self) -> usize {
-        self.window
-    }
-
-    async fn check(&self) -> Result<(), String> {
-        let deadline = Deadline::after(self.timeout, BROKER);
-        // What there is on a connection that is there may have changed.
-        deadline.limit(self.open(&deadline)).await?.map(|_| ())
-    }
-}
+publishes_when_connected!(NatsSink);
 
 impl Connected for NatsSink {
     const BROKER: &'static str = BROKER;
     type Connection = Connection;
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.connection
-    }
-
-    fn timeout(&self) -> Duration {
-        self.timeout
+    fn lane(&self) -> &Lane<Connection> {
+        &self.lane
     }
 
     async fn open(&self, deadline: &Deadline) -> Result<Connection, String> {
         Connection::open(&self.servers, &self.access, &self.stream, deadline).await
+    }
+
+    /// Whether the stream takes the subject, where that is known.
+    async fn look(&self, connection: &Connection) -> Result<(), String> {
+        match self.subject.constant() {
+            Some(subject) => connection.takes(&self.stream, subject).await,
+            None => Ok(()),
+        }
     }
 
     async fn send(

@@ -18,10 +18,10 @@ use outbox::OutboxMessage;
 
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Slot, TIMEOUT, check_limits, later, publish};
+use crate::link::{Connected, Deadline, Lane, TIMEOUT, later, publishes_when_connected};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
-use crate::{Published, Refusal, Sink, WINDOW};
+use crate::{Refusal, WINDOW};
 use connection::Connection;
 
 const BROKER: &str = "RabbitMQ";
@@ -53,10 +53,8 @@ pub struct RabbitMqSink {
     exchange: ShortString,
     routing_key: Template,
     mandatory: bool,
-    window: usize,
     max_message_bytes: usize,
-    timeout: Duration,
-    connection: Slot<Connection>,
+    lane: Lane<Connection>,
 }
 
 /// Configures a [`RabbitMqSink`].
@@ -133,7 +131,7 @@ impl RabbitMqSinkBuilder {
         // Not the URL, nor what its parser says of it: it may hold a password.
         let uri = self.url.parse::<AMQPUri>();
         let mut uri = uri.map_err(|_| invalid("url", "…", "an amqp:// or amqps:// URL"))?;
-        check_limits(self.window, self.timeout)?;
+        let lane = Lane::new(self.window, self.timeout)?;
         let exchange = ShortString::try_new(self.exchange.clone());
         let exchange =
             exchange.map_err(|_| invalid("exchange", &self.exchange, "255 bytes or less"))?;
@@ -146,33 +144,13 @@ impl RabbitMqSinkBuilder {
             exchange,
             routing_key: self.routing_key.parse()?,
             mandatory: self.mandatory,
-            window: self.window,
             max_message_bytes: self.max_message_bytes,
-            timeout: self.timeout,
-            connection: Slot::default(),
+            lane,
         })
     }
 }
 
-impl Sink for RabbitMqSink {
-    async fn publish(&self, messages: &[OutboxMessage]) -> Published {
-        publish(self, messages).await
-    }
-
-    fn window(&self) -> usize {
-        self.window
-    }
-
-    async fn check(&self) -> Result<(), String> {
-        let deadline = Deadline::after(self.timeout, BROKER);
-        let connection = deadline.limit(self.open(&deadline)).await??;
-        let looked = self.look(&connection);
-        deadline
-            .limit(looked)
-            .await?
-            .map_err(|error| format!("{BROKER}: {error}"))
-    }
-}
+publishes_when_connected!(RabbitMqSink);
 
 /// A message that is on its way.
 type UnderWay<'a> =
@@ -182,17 +160,18 @@ impl Connected for RabbitMqSink {
     const BROKER: &'static str = BROKER;
     type Connection = Connection;
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.connection
-    }
-
-    fn timeout(&self) -> Duration {
-        self.timeout
+    fn lane(&self) -> &Lane<Connection> {
+        &self.lane
     }
 
     async fn open(&self, _: &Deadline) -> Result<Connection, String> {
         let root_certificates = self.root_certificates.as_deref();
-        Connection::open(&self.uri, root_certificates, self.timeout).await
+        Connection::open(&self.uri, root_certificates, self.lane.timeout).await
+    }
+
+    async fn look(&self, connection: &Connection) -> Result<(), String> {
+        let found = self.find(connection).await;
+        found.map_err(|error| format!("{BROKER}: {error}"))
     }
 
     async fn send(
@@ -221,7 +200,7 @@ impl Connected for RabbitMqSink {
 
 impl RabbitMqSink {
     /// Whether the exchange is there, or the queue if messages go to one directly.
-    async fn look(&self, connection: &Connection) -> lapin::Result<()> {
+    async fn find(&self, connection: &Connection) -> lapin::Result<()> {
         let channel = connection.channel().await?;
         let arguments = FieldTable::default();
         if !self.exchange.as_str().is_empty() {

@@ -9,10 +9,10 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
 
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Link, Slot, TIMEOUT, check_limits, later, publish};
+use crate::link::{Connected, Deadline, Lane, Link, TIMEOUT, later, publishes_when_connected};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
-use crate::{Published, Refusal, Sink, WINDOW, tls};
+use crate::{Refusal, WINDOW, tls};
 
 const BROKER: &str = "Redis";
 /// The payload's field. No header of a message begins like that.
@@ -40,10 +40,8 @@ pub struct RedisSink {
     client: Client,
     stream: Template,
     max_length: Option<u64>,
-    window: usize,
-    timeout: Duration,
     script: Script,
-    connection: Slot<Connection>,
+    lane: Lane<Connection>,
 }
 
 /// Configures a [`RedisSink`].
@@ -102,35 +100,18 @@ impl RedisSinkBuilder {
         if self.max_length == Some(0) {
             return Err(invalid("max_length", "0", "1 or more"));
         }
-        check_limits(self.window, self.timeout)?;
+        let lane = Lane::new(self.window, self.timeout)?;
         Ok(RedisSink {
             client,
             stream: self.stream.parse()?,
             max_length: self.max_length,
-            window: self.window,
-            timeout: self.timeout,
             script: Script::new(include_str!("redis/append.lua")),
-            connection: Slot::default(),
+            lane,
         })
     }
 }
 
-impl Sink for RedisSink {
-    async fn publish(&self, messages: &[OutboxMessage]) -> Published {
-        publish(self, messages).await
-    }
-
-    fn window(&self) -> usize {
-        self.window
-    }
-
-    async fn check(&self) -> Result<(), String> {
-        let deadline = Deadline::after(self.timeout, BROKER);
-        // One that is there may have ended, and nobody has noticed.
-        let looked = async { self.look(&self.open(&deadline).await?).await };
-        deadline.limit(looked).await?
-    }
-}
+publishes_when_connected!(RedisSink);
 
 pub(crate) struct Connection {
     client: MultiplexedConnection,
@@ -148,12 +129,8 @@ impl Connected for RedisSink {
     const BROKER: &'static str = BROKER;
     type Connection = Connection;
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.connection
-    }
-
-    fn timeout(&self) -> Duration {
-        self.timeout
+    fn lane(&self) -> &Lane<Connection> {
+        &self.lane
     }
 
     async fn open(&self, _: &Deadline) -> Result<Connection, String> {
@@ -170,6 +147,25 @@ impl Connected for RedisSink {
             client,
             given_up: AtomicBool::new(false),
         })
+    }
+
+    /// Whether scripts may be run, and the stream is one, where its name is known.
+    async fn look(&self, connection: &Connection) -> Result<(), String> {
+        let mut client = connection.client.clone();
+        let prepared = self.script.prepare_invoke();
+        let loaded = prepared.load_async(&mut client).await;
+        loaded.map_err(|error| format!("{BROKER}: {error}"))?;
+        let Some(stream) = self.stream.constant() else {
+            return Ok(());
+        };
+        let kind: Result<String, _> = redis::cmd("TYPE")
+            .arg(stream)
+            .query_async(&mut client)
+            .await;
+        match kind.map_err(|error| format!("{BROKER}: {error}"))?.as_str() {
+            "stream" | "none" => Ok(()),
+            kind => Err(format!("{BROKER}: {stream:?} is a {kind}, not a stream")),
+        }
     }
 
     async fn send(
@@ -220,25 +216,6 @@ impl Connected for RedisSink {
 }
 
 impl RedisSink {
-    /// Whether scripts may be run, and the stream is one, where its name is known.
-    async fn look(&self, connection: &Connection) -> Result<(), String> {
-        let mut client = connection.client.clone();
-        let prepared = self.script.prepare_invoke();
-        let loaded = prepared.load_async(&mut client).await;
-        loaded.map_err(|error| format!("{BROKER}: {error}"))?;
-        let Some(stream) = self.stream.constant() else {
-            return Ok(());
-        };
-        let kind: Result<String, _> = redis::cmd("TYPE")
-            .arg(stream)
-            .query_async(&mut client)
-            .await;
-        match kind.map_err(|error| format!("{BROKER}: {error}"))?.as_str() {
-            "stream" | "none" => Ok(()),
-            kind => Err(format!("{BROKER}: {stream:?} is a {kind}, not a stream")),
-        }
-    }
-
     /// What XADD is told besides the stream.
     fn arguments(&self, message: &OutboxMessage) -> Vec<Vec<u8>> {
         let mut arguments: Vec<Vec<u8>> = Vec::new();

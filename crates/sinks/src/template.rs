@@ -27,7 +27,12 @@ enum Part {
 
 impl Template {
     /// What it is for every message, if there is nothing to fill in.
-    #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "redis"))]
+    #[cfg(any(
+        feature = "kafka",
+        feature = "nats",
+        feature = "rabbitmq",
+        feature = "redis"
+    ))]
     pub(crate) fn constant(&self) -> Option<&str> {
         match &*self.parts {
             [] => Some(""),

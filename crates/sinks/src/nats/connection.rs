@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
-use async_nats::jetstream::stream::DiscardPolicy;
+use async_nats::jetstream::stream::{DiscardPolicy, Stream};
 use async_nats::{Client, ConnectOptions, Event, ReconnectToServer, ServerAddr};
 use percent_encoding::percent_decode_str;
 
@@ -121,11 +121,29 @@ impl Connection {
         Ok(connection)
     }
 
+    async fn stream(&self, name: &str) -> Result<Stream, String> {
+        self.context.get_stream(name).await.map_err(|error| {
+            format!("{BROKER}: the stream {name:?}: {error}; create it, or name another one")
+        })
+    }
+
+    /// Says so if a stream does not take a subject.
+    pub(super) async fn takes(&self, stream: &str, subject: &str) -> Result<(), String> {
+        let info = self.stream(stream).await?;
+        let subjects = &info.cached_info().config.subjects;
+        if subjects.iter().any(|pattern| stands_for(pattern, subject)) {
+            return Ok(());
+        }
+        let subjects = subjects.join(", ");
+        Err(format!(
+            "{BROKER}: the stream {stream:?} takes {subjects}, not the subject {subject:?}; set another `subject`, \
+             or add this one to the stream"
+        ))
+    }
+
     /// Learns what the stream takes, which its owner can change.
     pub(super) async fn look_again(&self, stream: &str) -> Result<(), String> {
-        let stream = self.context.get_stream(stream).await.map_err(|error| {
-            format!("{BROKER}: the stream {stream:?}: {error}; create it, or name another one")
-        })?;
+        let stream = self.stream(stream).await?;
         let config = &stream.cached_info().config;
         let limits = [usize::try_from(config.max_message_size).ok()];
         let limits = limits.into_iter().flatten().filter(|limit| *limit > 0);
@@ -152,6 +170,19 @@ impl Connection {
     pub(super) fn explain(&self, problem: String) -> String {
         self.said.explain(problem)
     }
+}
+
+/// Whether a pattern, in which `*` is any token and `>` all that follow, is one for a subject.
+fn stands_for(pattern: &str, subject: &str) -> bool {
+    let mut tokens = subject.split('.');
+    for wanted in pattern.split('.') {
+        match tokens.next() {
+            Some(_) if wanted == ">" => return true,
+            Some(token) if wanted == "*" || wanted == token => {}
+            _ => return false,
+        }
+    }
+    tokens.next().is_none()
 }
 
 /// A client that would mend its connection sends what it still has on the new one, after what was lost with
@@ -207,5 +238,26 @@ async fn authenticated(server: &ServerAddr, access: &Access) -> Result<ConnectOp
         }
         (None, Some(token), None) => Ok(options.token(decoded(token))),
         (None, None, _) => Ok(options),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_found_by_every_pattern_for_it() {
+        for pattern in ["shop.orders.eu", "shop.*.eu", "*.*.*", "shop.>", ">"] {
+            assert!(stands_for(pattern, "shop.orders.eu"), "{pattern}");
+        }
+        for pattern in [
+            "shop.orders",
+            "shop.*",
+            "shop.orders.eu.>",
+            "*.*.*.*",
+            "shop.orders.us",
+        ] {
+            assert!(!stands_for(pattern, "shop.orders.eu"), "{pattern}");
+        }
     }
 }

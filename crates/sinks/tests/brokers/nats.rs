@@ -211,12 +211,14 @@ mod tests {
         let Some(broker) = Nats::with(stream(), accounts).await else {
             return;
         };
-        let at = |account: &str, stream: &str| {
+        let to = |account: &str, stream: &str, subject: &str| {
             let url = format!("nats://{account}@127.0.0.1:{}", broker.port);
-            NatsSink::to(url, stream).subject("orders").build().unwrap()
+            NatsSink::to(url, stream).subject(subject).build().unwrap()
         };
+        let at = |account: &str, stream: &str| to(account, stream, "orders");
         let right = "outbox:p%3A%2F%40ss%25";
-        at(right, STREAM).check().await.unwrap();
+        to(right, STREAM, "orders.eu").check().await.unwrap();
+        to(right, STREAM, "{queue}").check().await.unwrap();
         for (sink, expected) in [
             (at("outbox:secret", STREAM), "authorization violation"),
             (at(right, "INVOICES"), "the stream \"INVOICES\""),
@@ -228,6 +230,11 @@ mod tests {
             assert_eq!(published.refusal, Some(Refusal::later(problem)));
         }
         // The stream is there, and takes other subjects.
+        let problem = at(right, STREAM).check().await.unwrap_err();
+        assert!(
+            problem.contains("takes orders.>, not the subject \"orders\""),
+            "{problem}"
+        );
         let published = at(right, STREAM).publish(&[message()]).await;
         assert!(matches!(published.refusal, Some(Refusal::Later { .. })));
         let problem = reason(published);
