@@ -134,7 +134,8 @@ async fn torture<DB: Dialect>(
     }
     tell(&mut producers, Mood::Calm).await?;
     let since = now();
-    sleep(LEASE.duration * 2).await;
+    // Long enough for others to find most leases that nobody renews.
+    sleep(LEASE.duration * 5).await;
     let calm = (since, now());
 
     let mut said = Vec::new();
