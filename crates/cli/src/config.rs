@@ -313,16 +313,14 @@ impl File {
         match &*route.sections() {
             [(_, span, section)] => {
                 let lease = route.lease().unwrap_or(LeaseConfig::default().duration);
-                match section.timeout() {
-                    Some(timeout) if timeout >= lease => {
-                        let problem = format!(
-                            "{timeout:?} is not shorter than the route's lease, {lease:?}, in which messages are \
-                             published and settled; set a longer `lease` or a shorter `timeout`"
-                        );
-                        Err(self.refuse(self.place_of("timeout", span), problem))
-                    }
-                    _ => Ok(()),
-                }
+                let Some(timeout) = section.timeout().filter(|timeout| *timeout >= lease) else {
+                    return Ok(());
+                };
+                let problem = format!(
+                    "{timeout:?} is not shorter than the route's lease, {lease:?}, in which messages are \
+                     published and settled; set a longer `lease` or a shorter `timeout`"
+                );
+                Err(self.refuse(self.place_of("timeout", span), problem))
             }
             [] => {
                 let problem = "where to? It needs one of [route.stdout], [route.file], [route.http], \

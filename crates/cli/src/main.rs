@@ -12,6 +12,7 @@ mod signals;
 mod telemetry;
 
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand};
@@ -84,6 +85,11 @@ enum Command {
 
 /// How long what blocks a thread, such as a pipe that nobody reads, may keep the process from ending.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn main() -> ExitCode {
     let runtime = match Runtime::new() {

@@ -4,7 +4,7 @@ mod access;
 mod ready;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -27,6 +27,7 @@ pub(crate) use access::AccessArgs;
 pub(crate) use ready::Readiness;
 
 use crate::failure::Failure;
+use crate::lock;
 use crate::telemetry::Telemetry;
 
 /// The upper ends of what is told apart of a duration, in seconds.
@@ -35,11 +36,6 @@ const BUCKETS: [f64; 14] = [
 ];
 /// How often what was measured is added up, so that it does not grow while nobody asks.
 const UPKEEP: Duration = Duration::from_secs(5);
-
-/// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Everything that is counted in this process.
 #[derive(Clone)]

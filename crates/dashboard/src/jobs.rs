@@ -9,7 +9,7 @@ use outbox::{DeadLetter, DeadLetterFilter, DeadLetterStatus, OutboxError};
 use tokio_util::sync::CancellationToken;
 
 use crate::lock;
-use crate::source::Source;
+use crate::source::{DeadLetterPages, Source};
 
 /// Dead letters that are looked up or discarded at once.
 const PAGE: u32 = 500;
@@ -109,6 +109,11 @@ impl Job {
     }
 }
 
+/// Whether as many are at work as may be.
+fn are_enough(jobs: &[Job]) -> bool {
+    jobs.iter().filter(|job| !job.is_over()).count() >= AT_ONCE
+}
+
 /// The jobs of this process.
 #[derive(Default)]
 pub(crate) struct Jobs {
@@ -136,7 +141,7 @@ impl Jobs {
         reason: String,
     ) -> Option<u64> {
         let mut jobs = lock(&self.jobs);
-        if jobs.iter().filter(|job| !job.is_over()).count() >= AT_ONCE {
+        if are_enough(&jobs) {
             return None;
         }
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -174,8 +179,7 @@ impl Jobs {
 
     /// Whether another one would have to wait.
     pub(crate) fn is_full(&self) -> bool {
-        let jobs = lock(&self.jobs);
-        jobs.iter().filter(|job| !job.is_over()).count() >= AT_ONCE
+        are_enough(&lock(&self.jobs))
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<Job> {
@@ -289,16 +293,13 @@ impl Worker {
 
     /// The numbers of all that a filter lets through, oldest first.
     async fn find(&self, filter: DeadLetterFilter) -> Result<Vec<i64>, OutboxError> {
-        let filter = filter
-            .status(DeadLetterStatus::Pending)
-            .without_payloads()
-            .limit(PAGE);
-        let (mut ids, mut last) = (Vec::new(), i64::MAX);
-        while !self.stop.is_cancelled() && ids.len() < MOST {
-            let page = filter.clone().ids(i64::MIN..=last);
-            let page = self.source.dead_letters(&page).await?;
-            let Some(oldest) = page.last() else { break };
-            last = oldest.id - 1;
+        let filter = filter.status(DeadLetterStatus::Pending);
+        let mut pages = DeadLetterPages::new(filter, i64::MIN..=i64::MAX, PAGE);
+        let mut ids = Vec::new();
+        while !self.stop.is_cancelled()
+            && ids.len() < MOST
+            && let Some(page) = pages.next(&*self.source).await?
+        {
             ids.extend(page.iter().map(|letter| letter.id));
             self.note(|job| job.total = ids.len() as u64);
         }
@@ -312,15 +313,8 @@ impl Worker {
             return Ok(());
         };
         let mut letters: Vec<DeadLetter> = Vec::new();
-        let mut upto = *last;
-        loop {
-            let between = DeadLetterFilter::new()
-                .ids(*first..=upto)
-                .without_payloads()
-                .limit(PAGE);
-            let page = self.source.dead_letters(&between).await?;
-            let Some(oldest) = page.last() else { break };
-            upto = oldest.id - 1;
+        let mut pages = DeadLetterPages::new(DeadLetterFilter::new(), *first..=*last, PAGE);
+        while let Some(page) = pages.next(&*self.source).await? {
             let wanted = page.into_iter();
             letters.extend(wanted.filter(|letter| ids.binary_search(&letter.id).is_ok()));
         }

@@ -1,5 +1,6 @@
 //! The outbox as the dashboard sees it, whatever its database.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,34 @@ pub(crate) trait Source: Send + Sync {
         reason: &'a str,
     ) -> Answer<'a, ()>;
     fn audit_log(&self, before: Option<i64>, limit: u32) -> Answer<'_, Vec<AuditEntry>>;
+}
+
+/// Dead letters without their payloads, page by page, the newest first.
+pub(crate) struct DeadLetterPages {
+    filter: DeadLetterFilter,
+    ids: RangeInclusive<i64>,
+}
+
+impl DeadLetterPages {
+    /// Those of these numbers that a filter lets through.
+    pub(crate) fn new(filter: DeadLetterFilter, ids: RangeInclusive<i64>, page: u32) -> Self {
+        let filter = filter.without_payloads().limit(page);
+        Self { filter, ids }
+    }
+
+    /// The next page; `None` when there are no more.
+    pub(crate) async fn next(
+        &mut self,
+        source: &dyn Source,
+    ) -> Result<Option<Vec<DeadLetter>>, OutboxError> {
+        let filter = self.filter.clone().ids(self.ids.clone());
+        let page = source.dead_letters(&filter).await?;
+        let Some(oldest) = page.last() else {
+            return Ok(None);
+        };
+        self.ids = *self.ids.start()..=oldest.id - 1;
+        Ok(Some(page))
+    }
 }
 
 impl<DB: Backend> Source for Outbox<DB> {

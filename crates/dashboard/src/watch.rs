@@ -330,9 +330,7 @@ impl Guard {
             queue.arrived += one.last_seq;
             queue.settled += one.processed_seq;
             queue.pending += one.pending();
-            let head = one.head_created_at.filter(|_| !one.paused);
-            let age = head.and_then(|head| now.duration_since(head).ok());
-            queue.oldest = queue.oldest.max(age.unwrap_or_default());
+            queue.oldest = queue.oldest.max(one.waits(now).unwrap_or_default());
             if let Some(earlier) = before.partition(&one.queue, one.partition) {
                 let same_head = earlier.processed_seq == one.processed_seq;
                 let known = if same_head { earlier.attempts } else { 0 };

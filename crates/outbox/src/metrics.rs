@@ -285,9 +285,7 @@ impl QueueStats {
         let mut queue = Self::default();
         for partition in partitions {
             queue.pending += partition.pending();
-            let since = partition.head_created_at.filter(|_| !partition.paused);
-            let age = since.and_then(|since| now.duration_since(since).ok());
-            queue.oldest = queue.oldest.max(age.unwrap_or_default());
+            queue.oldest = queue.oldest.max(partition.waits(now).unwrap_or_default());
             queue.held_here += u32::from(partition.holder.as_deref() == Some(incarnation));
             queue.failing += u32::from(partition.attempts > 0);
             queue.paused += u32::from(partition.paused);

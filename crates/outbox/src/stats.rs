@@ -1,6 +1,6 @@
 //! What an operator wants to know: how far a partition is, what holds it up, who works on it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::backend::Backend;
 use crate::error::OutboxError;
@@ -45,6 +45,13 @@ impl PartitionStats {
     /// How many sequenced messages are not settled.
     pub fn pending(&self) -> i64 {
         self.last_seq - self.processed_seq
+    }
+
+    /// How long the first message that is not settled waits by now; nothing if there is none, or nobody wants
+    /// it delivered because the partition is paused.
+    pub fn waits(&self, now: SystemTime) -> Option<Duration> {
+        let since = self.head_created_at.filter(|_| !self.paused)?;
+        Some(now.duration_since(since).unwrap_or_default())
     }
 }
 

@@ -35,6 +35,13 @@
 //! `ce-source`, `ce-sequence`, `ce-queue`, `ce-partition` and `ce-partitionkey` (its key). Its own headers go
 //! along by their own names.
 
+#[cfg(any(
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+mod connected;
 #[cfg(any(feature = "broker", feature = "http"))]
 mod envelope;
 mod error;

@@ -5,27 +5,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-use outbox::OutboxMessage;
 use tokio::time::{Instant, timeout_at};
 
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-use crate::Published;
 use crate::Refusal;
 use crate::error::SinkError;
 
 /// How long a broker may take unless configured otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
+#[cfg(any(
+    feature = "kafka",
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq"
+))]
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
 
 /// A connection that may have ended.
 pub(crate) trait Link {
@@ -104,120 +103,6 @@ impl Deadline {
         })
     }
 }
-
-/// A sink whose connection can be given up, and with it what was sent and has no answer.
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-pub(crate) trait Connected: Sync {
-    const BROKER: &'static str;
-    type Connection: Link + Send + Sync;
-
-    fn lane(&self) -> &Lane<Self::Connection>;
-
-    fn open(
-        &self,
-        deadline: &Deadline,
-    ) -> impl Future<Output = Result<Self::Connection, String>> + Send;
-
-    /// Says what is wrong with what messages would go to, as far as it is known before they come.
-    fn look(&self, _: &Self::Connection) -> impl Future<Output = Result<(), String>> + Send {
-        async { Ok(()) }
-    }
-
-    /// Counts what is confirmed, up to the first that is not.
-    fn send(
-        &self,
-        connection: &Self::Connection,
-        messages: &[OutboxMessage],
-        confirmed: &mut usize,
-    ) -> impl Future<Output = Result<(), Refusal>> + Send;
-
-    /// Where it may work later, that is on another connection; unless the broker has answered, and others can
-    /// go on with this one.
-    fn give_up(connection: &Self::Connection, is_silent: bool);
-
-    /// A problem, with what may be its cause.
-    fn explain(_: &Self::Connection, problem: String) -> String {
-        problem
-    }
-}
-
-/// Sends a window on the connection that there is, or a new one.
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-pub(crate) async fn publish<S: Connected>(sink: &S, messages: &[OutboxMessage]) -> Published {
-    let lane = sink.lane();
-    let deadline = Deadline::after(lane.timeout, S::BROKER);
-    let connected = lane.get(sink.open(&deadline));
-    let connection = match deadline.limit(connected).await.flatten() {
-        Ok(connection) => connection,
-        Err(problem) => return Published::until(0, Refusal::later(problem)),
-    };
-    let mut confirmed = 0;
-    let sent = deadline.limit(sink.send(&connection, messages, &mut confirmed));
-    let (refusal, is_silent) = match sent.await {
-        Ok(Ok(())) => return Published::all(messages),
-        Ok(Err(refusal)) => (refusal, false),
-        Err(problem) => (Refusal::later(S::explain(&connection, problem)), true),
-    };
-    if let Refusal::Later { .. } = refusal {
-        S::give_up(&connection, is_silent);
-    }
-    Published::until(confirmed, refusal)
-}
-
-/// Tries a connection of its own: of one that is there nobody may have noticed yet that it has ended.
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-pub(crate) async fn check<S: Connected>(sink: &S) -> Result<(), String> {
-    let deadline = Deadline::after(sink.lane().timeout, S::BROKER);
-    let looked = async { sink.look(&sink.open(&deadline).await?).await };
-    deadline.limit(looked).await.flatten()
-}
-
-/// Makes a [`Sink`](crate::Sink) of what is [`Connected`].
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-macro_rules! publishes_when_connected {
-    ($sink:ident) => {
-        impl $crate::Sink for $sink {
-            async fn publish(&self, messages: &[outbox::OutboxMessage]) -> $crate::Published {
-                $crate::link::publish(self, messages).await
-            }
-
-            fn window(&self) -> usize {
-                self.lane.window
-            }
-
-            async fn check(&self) -> Result<(), String> {
-                $crate::link::check(self).await
-            }
-        }
-    };
-}
-#[cfg(any(
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq",
-    feature = "redis"
-))]
-pub(crate) use publishes_when_connected;
 
 /// What a broker could not take now.
 pub(crate) fn later(broker: &str, problem: impl std::fmt::Display) -> Refusal {

@@ -13,9 +13,10 @@ use rumqttc::v5::mqttbytes::v5::{PubAckReason, Publish, PublishProperties};
 use tokio::sync::oneshot::Receiver;
 use url::Url;
 
+use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Lane, TIMEOUT, later, publishes_when_connected};
+use crate::link::{Deadline, Lane, TIMEOUT, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW};

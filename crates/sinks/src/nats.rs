@@ -10,9 +10,10 @@ use async_nats::jetstream::context::PublishAckFuture;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, ServerAddr};
 use outbox::OutboxMessage;
 
+use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Lane, TIMEOUT, later, publishes_when_connected};
+use crate::link::{Deadline, Lane, TIMEOUT, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW};

@@ -16,9 +16,10 @@ use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Channel, Confirmation, ErrorKind, ExchangeKind};
 use outbox::OutboxMessage;
 
+use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Lane, TIMEOUT, later, publishes_when_connected};
+use crate::link::{Deadline, Lane, TIMEOUT, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW};

@@ -7,9 +7,10 @@ use outbox::OutboxMessage;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
 
+use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Connected, Deadline, Lane, Link, TIMEOUT, later, publishes_when_connected};
+use crate::link::{Deadline, Lane, Link, TIMEOUT, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW, tls};

@@ -1,7 +1,9 @@
 //! Where messages have arrived already.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::link::lock;
 
 /// How many routes are remembered; then it begins anew.
 const ROUTES: usize = 10_000;
@@ -14,12 +16,12 @@ pub(crate) struct Routes(Mutex<HashSet<String>>);
 
 impl Routes {
     pub(crate) fn is_proven(&self, route: &str) -> bool {
-        let routes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let routes = lock(&self.0);
         routes.contains(route)
     }
 
     pub(crate) fn prove(&self, route: String) {
-        let mut routes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = lock(&self.0);
         if routes.len() >= ROUTES {
             routes.clear();
         }

@@ -1,7 +1,7 @@
 //! `outbox bench`: how much the outbox does on this very database.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -17,6 +17,7 @@ use super::own_tables::OwnTables;
 use crate::Context;
 use crate::connection::on;
 use crate::failure::{Code, Failure};
+use crate::lock;
 use crate::output::{Output, number, text};
 
 /// Measure the outbox on your own database
@@ -101,8 +102,7 @@ async fn measure<DB: Backend>(
     let took = begun.elapsed();
     bar.finish_and_clear();
     handle.stop().await;
-    let mut latencies =
-        std::mem::take(&mut *latencies.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut latencies = std::mem::take(&mut *lock(&latencies));
     latencies.sort_unstable();
     let result = Measured {
         enqueued,
@@ -133,8 +133,7 @@ fn handler(
             .copied()
             .map_or(0, u64::from_be_bytes);
         let now = micros(started.elapsed());
-        let mut latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-        latencies.push(now.saturating_sub(sent));
+        lock(&latencies).push(now.saturating_sub(sent));
         std::future::ready(MessageResult::Ok)
     }
 }
@@ -167,12 +166,7 @@ async fn produce<DB: Backend>(
 /// Waits until the handler has seen them all. Whether it has.
 async fn drain(latencies: &Latencies, enqueued: usize) -> bool {
     let until = Instant::now() + PATIENCE;
-    let seen = || {
-        latencies
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
-    };
+    let seen = || lock(latencies).len();
     while seen() < enqueued && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -37,7 +37,7 @@ impl Readiness {
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Known>> {
-        super::lock(&self.0)
+        crate::lock(&self.0)
     }
 
     /// A database answered, or did not.

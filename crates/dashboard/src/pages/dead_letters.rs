@@ -12,6 +12,7 @@ use super::{Frame, Refused, Shown, Visit, rendered};
 use crate::form::{self, Fields};
 use crate::jobs::{Decision, Job, Scope};
 use crate::payload::{self, Shown as Payload};
+use crate::source::DeadLetterPages;
 use crate::words;
 
 /// Dead letters on a page.
@@ -142,7 +143,7 @@ fn row(letter: &DeadLetter) -> Row {
 async fn search(
     visit: &Visit,
     filter: DeadLetterFilter,
-    mut before: i64,
+    newest: i64,
     text: &str,
 ) -> Result<(Vec<DeadLetter>, usize), OutboxError> {
     let text = text.to_lowercase();
@@ -158,13 +159,13 @@ async fn search(
             || letter.payload_type.to_lowercase().contains(&text)
             || may_see && in_key()
     };
-    let filter = filter.without_payloads().limit(AT_ONCE);
+    let source = visit.source();
+    let mut pages = DeadLetterPages::new(filter, i64::MIN..=newest, AT_ONCE);
     let (mut found, mut looked) = (Vec::new(), 0);
-    while looked < SEARCHED && found.len() <= PAGE {
-        let page = filter.clone().ids(i64::MIN..=before);
-        let page = visit.source().dead_letters(&page).await?;
-        let Some(oldest) = page.last() else { break };
-        before = oldest.id - 1;
+    while looked < SEARCHED
+        && found.len() <= PAGE
+        && let Some(page) = pages.next(&*source).await?
+    {
         looked += page.len();
         found.extend(page.into_iter().filter(has));
     }

@@ -59,15 +59,11 @@ impl Totals {
         let count = |wanted: fn(&PartitionStats) -> bool| {
             partitions.clone().map(|one| i64::from(wanted(one))).sum()
         };
-        let heads = partitions.clone().filter(|one| !one.paused);
-        let oldest = heads.filter_map(|one| one.head_created_at).min();
-        let age = oldest.and_then(|at| SystemTime::now().duration_since(at).ok());
+        let now = SystemTime::now();
+        let oldest = partitions.clone().filter_map(|one| one.waits(now)).max();
         Self {
             pending: partitions.clone().map(PartitionStats::pending).sum(),
-            oldest: match oldest {
-                None => "–".to_owned(),
-                Some(_) => words::span(age.unwrap_or_default()),
-            },
+            oldest: oldest.map_or("–".to_owned(), words::span),
             failing: count(|one| one.attempts > 0),
             paused: count(|one| one.paused),
             dead_letters: partitions.map(|one| one.dead_letters).sum(),

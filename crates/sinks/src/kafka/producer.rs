@@ -13,7 +13,7 @@ use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer a
 use super::{BROKER, said};
 use crate::Refusal;
 use crate::envelope;
-use crate::link::{Deadline, Link, later};
+use crate::link::{Deadline, Link, later, lock};
 use crate::routes::Routes;
 
 pub(super) struct Producer {
@@ -108,7 +108,7 @@ impl Producer {
 
     /// A problem, and what the client last said.
     pub(super) fn explain(&self, problem: String) -> String {
-        match &*self.told.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.told.0) {
             Some(last) => format!("{problem} ({last})"),
             None => problem,
         }
@@ -161,6 +161,6 @@ struct Told(Arc<Mutex<Option<String>>>);
 
 impl ClientContext for Told {
     fn error(&self, _: KafkaError, reason: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        *lock(&self.0) = Some(reason.to_owned());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rumqttc::v5::mqttbytes::v5::{ConnectReturnCode, Packet, PubAckReason, Publish};
 use rumqttc::v5::{AsyncClient, ConnectionError, Event, EventLoop, MqttOptions};
@@ -16,7 +16,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use tokio::task::AbortHandle;
 
 use super::BROKER;
-use crate::link::Link;
+use crate::link::{Link, lock};
 use crate::routes::Routes;
 
 /// How many messages of all partitions wait to be sent.
@@ -170,7 +170,7 @@ impl Default for Unsent {
 
 impl Unsent {
     fn queue(&self) -> MutexGuard<'_, Option<VecDeque<Sender<PubAckReason>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn close(&self) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::connection::State;
@@ -13,7 +13,7 @@ use async_nats::{Client, ConnectOptions, Event, ReconnectToServer, ServerAddr};
 use percent_encoding::percent_decode_str;
 
 use super::BROKER;
-use crate::link::{Deadline, Link};
+use crate::link::{Deadline, Link, lock};
 use crate::routes::Routes;
 use crate::tls;
 
@@ -50,12 +50,12 @@ struct Said(Arc<Mutex<Option<String>>>);
 
 impl Said {
     fn note(&self, error: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *lock(&self.0) = Some(error);
     }
 
     /// A problem, with what may be its cause.
     fn explain(&self, problem: String) -> String {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.0) {
             Some(said) => format!("{problem}, but said: {said}"),
             None => problem,
         }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lapin::options::ConfirmSelectOptions;
@@ -14,7 +14,7 @@ use lapin::uri::AMQPUri;
 use lapin::{AsyncTcpStream, Channel, ConnectionProperties};
 
 use super::BROKER;
-use crate::link::Link;
+use crate::link::{Link, lock};
 use crate::routes::Routes;
 
 /// How many channels wait for the next partition.
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     fn idle_channels(&self) -> MutexGuard<'_, Vec<Channel>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.channels)
     }
 
     /// The largest frame the broker takes.
@@ -135,7 +135,7 @@ enum State {
 
 impl Socket {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Remembers it, unless it came too late.
