@@ -17,10 +17,11 @@ mod postgres;
 mod prefix;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod store;
 mod transaction;
+mod vocabulary;
 
 use std::future::Future;
-use std::sync::Arc;
 
 use sqlx::{Pool, SqlSafeStr};
 
@@ -28,7 +29,7 @@ use crate::audit::{AuditEntry, NewEntry};
 use crate::dead_letter::{DeadLetter, DeadLetterFilter};
 use crate::error::OutboxError;
 use crate::health::{ProcessStats, Vitals};
-use crate::message::{EnqueueMessage, OutboxMessageId};
+use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use crate::stats::PartitionStats;
 
@@ -36,9 +37,15 @@ pub(crate) use connection::OwnConnection;
 pub(crate) use lane::Lane;
 pub(crate) use prefix::StatementSet;
 pub use prefix::TablePrefix;
+pub(crate) use store::Store;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use transaction::ORPHAN_MILLIS;
 pub(crate) use transaction::OwnTransaction;
+pub(crate) use vocabulary::{
+    Addressed, Advance, Burial, Claimed, Commit, Conclusion, Direction, Epoch, Head, Incarnation,
+    Lease, Millis, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
+    StoredMessage, Survey, Swept, Takeover, TimeSource,
+};
 
 /// The version of the schema this library works with.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -55,360 +62,6 @@ fn host() -> String {
     format!("{name}:{}", std::process::id())
 }
 
-/// The database's number of a partition, unique over all queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PartitionId(pub i64);
-
-/// A place in a partition: 1, 2, 3 … without holes. 0 is before the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Seq(pub i64);
-
-/// The number of a lease. Ever growing within a partition; whoever holds an older one settles
-/// nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Epoch(pub i64);
-
-/// Milliseconds of the database's clock, since 1970, UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Millis(pub i64);
-
-/// A process, from its start to its end. Never reused, unlike host names and process ids.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Incarnation(pub String);
-
-/// A pool and the statements for it.
-#[derive(Debug)]
-pub struct Store<DB: Backend> {
-    /// Where connections come from. Their session state is never changed.
-    pub pool: Pool<DB>,
-    /// For our own verbs.
-    pub workers: Arc<Lane<DB>>,
-    /// For the producers' transactions, which may leave a session as they like.
-    pub producers: Arc<Lane<DB>>,
-    /// What the verbs share.
-    pub shared: DB::Shared,
-    /// The statements, with the table prefix filled in.
-    pub sql: DB::Statements,
-    /// What all table names begin with.
-    pub prefix: TablePrefix,
-    /// Whether a statement by itself would run in an isolation level that does not suit us.
-    pub explicit_isolation: bool,
-}
-
-impl<DB: Backend> Store<DB> {
-    pub(crate) fn new(pool: Pool<DB>, prefix: &TablePrefix, time: TimeSource) -> Self {
-        let writers = Arc::default();
-        Self {
-            workers: Lane::new(&pool, &writers),
-            producers: Lane::new(&pool, &writers),
-            shared: Default::default(),
-            pool,
-            sql: DB::Statements::new(prefix, time),
-            prefix: prefix.clone(),
-            explicit_isolation: false,
-        }
-    }
-}
-
-/// The right to settle one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Lease {
-    /// The partition.
-    pub partition_id: PartitionId,
-    /// The number every settling write is checked against.
-    pub epoch: Epoch,
-}
-
-/// What tells a lease that is being renewed from one that stands still.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pulse {
-    /// The lease.
-    pub epoch: Epoch,
-    /// How often it was renewed.
-    pub renewals: i64,
-}
-
-/// Whose lease may be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takeover {
-    /// One that is free or has run out.
-    Free,
-    /// Also one that stands still here.
-    Stale(Pulse),
-    /// Anyone's: an operator says so.
-    Force,
-}
-
-impl Takeover {
-    fn pulse(self) -> Option<Pulse> {
-        match self {
-            Self::Stale(pulse) => Some(pulse),
-            Self::Free | Self::Force => None,
-        }
-    }
-}
-
-/// What a taker gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claimed {
-    /// The new lease.
-    pub lease: Lease,
-    /// Whether the holder before did not release: it crashed, hangs or lost its connection.
-    pub abandoned: bool,
-}
-
-/// What a survey tells of a partition that has something to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Survey {
-    /// The partition.
-    pub partition_id: PartitionId,
-    /// Whether committed messages wait for a sequence number.
-    pub unsequenced: bool,
-    /// Whether sequenced messages wait for a handler, and the partition is not paused.
-    pub pending: bool,
-    /// The last number that was given.
-    pub last_seq: Seq,
-    /// Who holds it, if anybody does.
-    pub holder: Option<Incarnation>,
-    /// The holder's sign of life.
-    pub pulse: Pulse,
-    /// How long the lease was taken for.
-    pub lease_millis: i64,
-    /// Whether the lease has run out by the database's clock.
-    pub expired: bool,
-}
-
-/// What one step of sequencing did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sequenced {
-    /// Another sequencer has the partition; it will do what is to be done.
-    Busy,
-    /// The transaction ids stored here are not those of this cluster: only an operator can help.
-    ForeignIds,
-    /// So many messages got their number; `more` may be waiting.
-    Done {
-        /// How many.
-        count: u32,
-        /// Whether the step was full.
-        more: bool,
-    },
-}
-
-/// A message as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredMessage {
-    /// Its identity.
-    pub id: OutboxMessageId,
-    /// Its place.
-    pub seq: Seq,
-    /// When it was enqueued.
-    pub created_at: Millis,
-    /// What is delivered.
-    pub payload: Vec<u8>,
-    /// What that is.
-    pub payload_type: String,
-    /// The key it was enqueued with.
-    pub key: Option<String>,
-    /// Its headers, encoded.
-    pub headers: Option<String>,
-}
-
-/// How much to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadLimit {
-    /// At most so many messages; 0 reads none.
-    pub messages: u32,
-    /// At most so many bytes of payload, at least 1; the message that goes over is the last.
-    pub bytes: u64,
-    /// Whether to read although the partition is paused.
-    pub despite_pause: bool,
-}
-
-impl ReadLimit {
-    /// Settle only.
-    pub const NOTHING: Self = Self {
-        messages: 0,
-        bytes: 0,
-        despite_pause: false,
-    };
-    /// The head, however large.
-    pub const ONE: Self = Self {
-        messages: 1,
-        bytes: 1,
-        despite_pause: false,
-    };
-}
-
-/// A message that goes to the dead letters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Burial {
-    /// Its identity.
-    pub id: OutboxMessageId,
-    /// Its place.
-    pub seq: Seq,
-    /// How often it was tried.
-    pub attempts: u32,
-    /// Why it was rejected.
-    pub reason: String,
-}
-
-/// What is settled: everything up to a place, and what is known of the message behind it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settlement {
-    /// Everything at or below this is settled.
-    pub cursor: Seq,
-    /// The message at the cursor; `None` when the cursor does not move.
-    pub cursor_id: Option<OutboxMessageId>,
-    /// How often the new head was tried.
-    pub attempts: u32,
-    /// Why the new head was not settled.
-    pub last_error: Option<String>,
-    /// What of it goes to the dead letters.
-    pub dead_letters: Vec<Burial>,
-}
-
-/// What becomes of a write if the server crashes right after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Commit {
-    /// It stays.
-    Durable,
-    /// It may be undone, as if it had come a moment later; where the database can be told so. For an
-    /// ack that is a redelivery.
-    Relaxed,
-}
-
-/// What [`Backend::advance`] found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Advance {
-    /// The lease is gone: nothing may be settled or handled any more. Nothing was written, unless
-    /// the lease was taken right after the settlement and before the read.
-    Lost,
-    /// The lease is ours and was renewed.
-    Held(Head),
-}
-
-/// A partition as its holder finds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
-    /// Everything at or below this is settled.
-    pub cursor: Seq,
-    /// How often the first message behind the cursor was tried.
-    pub attempts: u32,
-    /// Whether an operator has paused the partition or its queue: nothing was read then.
-    pub paused: bool,
-    /// The server's number of the connection that read it.
-    pub session: Option<i64>,
-    /// What comes next, in order, without holes.
-    pub messages: Vec<StoredMessage>,
-}
-
-/// Which way a schema is migrated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// To the version this library works with.
-    Up,
-    /// To nothing.
-    Down,
-}
-
-/// Where `{now}` in a statement comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeSource {
-    /// The database's clock.
-    Clock,
-    /// The database's clock, moved by what the table `{prefix}clock` says. For tests.
-    MovedClock,
-}
-
-impl TimeSource {
-    /// The expression, given that of the clock.
-    fn expression(self, clock: &str) -> String {
-        match self {
-            Self::Clock => clock.to_owned(),
-            Self::MovedClock => {
-                format!("({clock} + (SELECT COALESCE(SUM(moved_millis), 0) FROM {{prefix}}clock))")
-            }
-        }
-    }
-}
-
-/// A process that is alive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
-    /// Which one.
-    pub incarnation: Incarnation,
-    /// The queues it has a handler for.
-    pub queues: Vec<String>,
-}
-
-/// What the vacuum removed in one step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Swept {
-    /// Messages removed.
-    pub messages: u64,
-    /// Whether the step was full.
-    pub more: bool,
-}
-
-/// What to do with the savepoint around one handler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Savepoint {
-    /// Set it.
-    Set,
-    /// Keep what was written since.
-    Release,
-    /// Undo what was written since, and release it.
-    Undo,
-}
-
-impl Savepoint {
-    /// The statement, the same on every database.
-    fn statement(self) -> &'static str {
-        #[cfg(mutants)]
-        if crate::mutants::Mutant::SavepointDropped.is_alive() {
-            return "SELECT 1";
-        }
-        match self {
-            Self::Set => "SAVEPOINT outbox_handler",
-            Self::Release => "RELEASE SAVEPOINT outbox_handler",
-            Self::Undo => "ROLLBACK TO SAVEPOINT outbox_handler",
-        }
-    }
-}
-
-/// How a dead letter is ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Conclusion {
-    /// It was handled.
-    Resolved,
-    /// Handling it failed again, for this reason: it is pending once more.
-    Rejected(String),
-    /// Nobody will handle it.
-    Discarded,
-}
-
-impl Conclusion {
-    /// The status it leads to.
-    fn status(&self) -> &'static str {
-        match self {
-            Self::Resolved => "resolved",
-            Self::Rejected(_) => "pending",
-            Self::Discarded => "discarded",
-        }
-    }
-
-    /// Why it failed again.
-    fn reason(&self) -> Option<&str> {
-        match self {
-            Self::Rejected(reason) => Some(reason),
-            Self::Resolved | Self::Discarded => None,
-        }
-    }
-}
-
-/// A message on its way in, with the partition it goes to.
-pub(crate) type Addressed<'a> = (PartitionId, &'a EnqueueMessage);
-
 pub(crate) mod sealed {
     /// Keeps the set of databases closed: a backend is more than an implementation of a trait.
     pub trait Sealed {}
@@ -417,7 +70,7 @@ pub(crate) mod sealed {
 type Answer<T> = Result<T, OutboxError>;
 
 /// A database the outbox can live in: `sqlx::Postgres`, `sqlx::MySql` or `sqlx::Sqlite`.
-pub trait Backend: DeadLetterVerbs {
+pub trait Backend: DeadLetterVerbs + OperatorVerbs {
     /// The statements with the prefix filled in.
     #[doc(hidden)]
     type Statements: StatementSet;
@@ -578,77 +231,6 @@ pub trait Backend: DeadLetterVerbs {
         incarnation: &Incarnation,
     ) -> impl Future<Output = Answer<()>> + Send;
 
-    /// What an operator wants to know of these partitions. Writes nothing.
-    #[doc(hidden)]
-    fn stats(
-        store: &Store<Self>,
-        partitions: &[PartitionId],
-    ) -> impl Future<Output = Answer<Vec<PartitionStats>>> + Send;
-
-    /// The first messages of a queue that are not settled, sequenced or not, with their partition, as
-    /// this connection sees them, in the order of their ids. Writes nothing.
-    #[doc(hidden)]
-    fn unsettled(
-        sql: &Self::Statements,
-        connection: &mut Self::Connection,
-        queue: &str,
-        limit: u32,
-    ) -> impl Future<Output = Answer<Vec<(u32, StoredMessage)>>> + Send;
-
-    /// The first messages of a partition that have a number and are not settled, from the number `from`
-    /// on if that is later, in order. Holds and writes nothing.
-    #[doc(hidden)]
-    fn peek(
-        store: &Store<Self>,
-        partition_id: PartitionId,
-        from: Option<Seq>,
-        limit: u32,
-    ) -> impl Future<Output = Answer<Vec<StoredMessage>>> + Send;
-
-    /// The queues there are, and the number of partitions of each.
-    #[doc(hidden)]
-    fn queues(store: &Store<Self>) -> impl Future<Output = Answer<Vec<(String, i32)>>> + Send;
-
-    /// The processes that were not forgotten yet.
-    #[doc(hidden)]
-    fn roster(store: &Store<Self>) -> impl Future<Output = Answer<Vec<ProcessStats>>> + Send;
-
-    /// How many bytes the outbox's tables take.
-    #[doc(hidden)]
-    fn storage(store: &Store<Self>) -> impl Future<Output = Answer<u64>> + Send;
-
-    /// Writes down what somebody did by hand. Twice: two entries.
-    #[doc(hidden)]
-    fn record(store: &Store<Self>, entry: &NewEntry<'_>)
-    -> impl Future<Output = Answer<()>> + Send;
-
-    /// What was done by hand, before an entry and newest first.
-    #[doc(hidden)]
-    fn records(
-        store: &Store<Self>,
-        before: i64,
-        limit: u32,
-    ) -> impl Future<Output = Answer<Vec<AuditEntry>>> + Send;
-
-    /// What the database measures of itself.
-    #[doc(hidden)]
-    fn vitals(store: &Store<Self>) -> impl Future<Output = Answer<Vitals>> + Send;
-
-    /// Pauses or resumes a partition, or its whole queue.
-    #[doc(hidden)]
-    fn pause(
-        store: &Store<Self>,
-        queue: &str,
-        partition_id: Option<PartitionId>,
-        paused: bool,
-    ) -> impl Future<Output = Answer<()>> + Send;
-
-    /// Makes peace with a restored dump: gives every message without a number one, in the order of
-    /// ids, and forgets the transaction ids of the old cluster. Answers how many messages got their
-    /// number. Nothing to do on databases that do not sequence by transaction id. Twice: 0.
-    #[doc(hidden)]
-    fn repair(store: &Store<Self>) -> impl Future<Output = Answer<u64>> + Send;
-
     /// Tells other processes that there is something to look at. Outside any producer's transaction.
     #[doc(hidden)]
     fn signal(store: &Store<Self>) -> impl Future<Output = Answer<()>> + Send;
@@ -768,6 +350,101 @@ pub trait DeadLetterVerbs: sqlx::Database + sealed::Sealed {
         id: i64,
         message_id: OutboxMessageId,
     ) -> impl Future<Output = Answer<()>> + Send
+    where
+        Self: Backend;
+}
+
+/// What an operator sees and does: a part of [`Backend`] with a file of its own per database.
+pub trait OperatorVerbs: sqlx::Database + sealed::Sealed {
+    /// What an operator wants to know of these partitions. Writes nothing.
+    #[doc(hidden)]
+    fn stats(
+        store: &Store<Self>,
+        partitions: &[PartitionId],
+    ) -> impl Future<Output = Answer<Vec<PartitionStats>>> + Send
+    where
+        Self: Backend;
+
+    /// The first messages of a queue that are not settled, sequenced or not, with their partition, as
+    /// this connection sees them, in the order of their ids. Writes nothing.
+    #[doc(hidden)]
+    fn unsettled(
+        sql: &Self::Statements,
+        connection: &mut Self::Connection,
+        queue: &str,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<(u32, StoredMessage)>>> + Send
+    where
+        Self: Backend;
+
+    /// The first messages of a partition that have a number and are not settled, from the number `from`
+    /// on if that is later, in order. Holds and writes nothing.
+    #[doc(hidden)]
+    fn peek(
+        store: &Store<Self>,
+        partition_id: PartitionId,
+        from: Option<Seq>,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<StoredMessage>>> + Send
+    where
+        Self: Backend;
+
+    /// The queues there are, and the number of partitions of each.
+    #[doc(hidden)]
+    fn queues(store: &Store<Self>) -> impl Future<Output = Answer<Vec<(String, i32)>>> + Send
+    where
+        Self: Backend;
+
+    /// The processes that were not forgotten yet.
+    #[doc(hidden)]
+    fn roster(store: &Store<Self>) -> impl Future<Output = Answer<Vec<ProcessStats>>> + Send
+    where
+        Self: Backend;
+
+    /// How many bytes the outbox's tables take.
+    #[doc(hidden)]
+    fn storage(store: &Store<Self>) -> impl Future<Output = Answer<u64>> + Send
+    where
+        Self: Backend;
+
+    /// Writes down what somebody did by hand. Twice: two entries.
+    #[doc(hidden)]
+    fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> impl Future<Output = Answer<()>> + Send
+    where
+        Self: Backend;
+
+    /// What was done by hand, before an entry and newest first.
+    #[doc(hidden)]
+    fn records(
+        store: &Store<Self>,
+        before: i64,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<AuditEntry>>> + Send
+    where
+        Self: Backend;
+
+    /// What the database measures of itself.
+    #[doc(hidden)]
+    fn vitals(store: &Store<Self>) -> impl Future<Output = Answer<Vitals>> + Send
+    where
+        Self: Backend;
+
+    /// Pauses or resumes a partition, or its whole queue.
+    #[doc(hidden)]
+    fn pause(
+        store: &Store<Self>,
+        queue: &str,
+        partition_id: Option<PartitionId>,
+        paused: bool,
+    ) -> impl Future<Output = Answer<()>> + Send
+    where
+        Self: Backend;
+
+    /// Makes peace with a restored dump: gives every message without a number one, in the order of
+    /// ids, and forgets the transaction ids of the old cluster. Answers how many messages got their
+    /// number. Nothing to do on databases that do not sequence by transaction id. Twice: 0.
+    #[doc(hidden)]
+    fn repair(store: &Store<Self>) -> impl Future<Output = Answer<u64>> + Send
     where
         Self: Backend;
 }

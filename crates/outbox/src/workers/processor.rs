@@ -1,12 +1,15 @@
 //! One partition's processor: takes the lease, reads, hands to the handler, settles, and decides when
 //! to go on. One per partition and process; the lease decides which of them works.
 
+mod charge;
+mod conclude;
 mod leased;
 mod telling;
+mod transactional;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use taskward::{Directive, WorkerAction};
 use tokio::time::Instant;
@@ -14,17 +17,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::backend::{
-    Advance, Backend, Claimed, Commit, Head, Lease, OwnTransaction, PartitionId, ReadLimit, Seq,
-    Settlement, StoredMessage, Takeover,
+    Advance, Backend, Claimed, Commit, Lease, PartitionId, ReadLimit, Seq, Settlement,
+    StoredMessage, Takeover,
 };
-use crate::engine::{ClaimPermit, Desk, Engine, Queue, millis};
+use crate::engine::{ClaimPermit, Desk, Engine, Queue};
 use crate::error::OutboxError;
 use crate::handler::{Handler, HandlerResult, Transactional};
 use crate::message::OutboxMessage;
 use crate::partition_mode::PartitionMode;
-use crate::patience::{FIRST, LONGEST, answer_in_contact, answer_within};
-use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
-use crate::pipeline::settle::settlement;
+use crate::patience::{FIRST, LONGEST, answer_in_contact};
 use leased::{Ahead, SETTLE_WITHIN};
 use telling::Telling;
 
@@ -322,298 +323,6 @@ impl<DB: Backend> Processor<DB> {
         }
     }
 
-    /// Taking over from a holder that did not release: the head's attempt is written down first, so
-    /// that a message that kills its process is found out. `Some` when there is nothing to deliver.
-    async fn charge(&mut self, held: Held) -> Result<Option<Step>, OutboxError> {
-        let Advance::Held(head) = self
-            .advance(held.lease, None, ReadLimit::ONE, Commit::Relaxed)
-            .await?
-        else {
-            return Ok(Some(Step::Lost));
-        };
-        let Some((seq, id)) = head.messages.first().map(|first| (first.seq, first.id)) else {
-            return Ok(Some(Step::Nothing));
-        };
-        let attempts = match held.charging {
-            Some((charged, attempts)) if charged == seq => attempts,
-            _ => head.attempts.saturating_add(1),
-        };
-        if let Some(held) = &mut self.held {
-            held.charging = Some((seq, attempts));
-        }
-        let mut charge = Settlement {
-            cursor: head.cursor,
-            cursor_id: None,
-            attempts,
-            last_error: Some("the process that handled it did not come back".to_owned()),
-            dead_letters: Vec::new(),
-        };
-        let exhausted = self.queue.max_attempts.is_some_and(|max| attempts > max);
-        if exhausted {
-            let messages = self.messages(held, head.attempts, head.messages.into_iter());
-            let result = HandlerResult::Success;
-            let mut delivery = Delivery {
-                settled: 0,
-                dead_letters: Vec::new(),
-                result,
-                blamed: true,
-            };
-            let reason = charge.last_error.take().unwrap_or_default();
-            deliver::bury_exhausted(&mut delivery, &messages[0], &reason);
-            charge.cursor = seq;
-            charge.cursor_id = Some(id);
-            charge.attempts = 0;
-            charge.dead_letters = delivery.dead_letters;
-        }
-        if self
-            .advance(
-                held.lease,
-                Some(&charge),
-                ReadLimit::NOTHING,
-                Commit::Durable,
-            )
-            .await?
-            == Advance::Lost
-        {
-            return Ok(Some(Step::Lost));
-        }
-        if exhausted {
-            self.engine.note_settled(self.partition_id);
-            self.engine.note_buried(self.partition_id, &charge);
-            return Ok(Some(Step::Settled {
-                messages: 1,
-                full: true,
-                result: HandlerResult::Success,
-            }));
-        }
-        Ok(None)
-    }
-
-    async fn transactional(
-        &mut self,
-        handler: &Transactional<DB>,
-        held: Held,
-    ) -> Result<Step, OutboxError> {
-        let limit = self.limit();
-        let engine = Arc::clone(&self.engine);
-        let (sql, lease) = (&engine.store.sql, held.lease);
-        let orphan_millis = millis(self.queue.handler_budget() + self.queue.lease.headroom);
-        let opened = self.heard(async {
-            let mut transaction = DB::begin(&engine.store, Some(orphan_millis)).await?;
-            transaction.leave_lane();
-            // Waiting for a connection, or for SQLite's one writer, is not the handler's time.
-            let deadline = self.deadline();
-            let head = DB::advance(sql, &mut transaction, lease, None, limit).await?;
-            Ok((transaction, head, deadline))
-        });
-        let (mut transaction, mut head, deadline) = match opened.await? {
-            (transaction, Advance::Held(head), deadline) => (transaction, head, deadline),
-            (transaction, Advance::Lost, _) => {
-                self.heard(transaction.roll_back()).await?;
-                return Ok(Step::Lost);
-            }
-        };
-        let read = std::mem::take(&mut head.messages).into_iter();
-        let messages = self.messages(held, head.attempts, read);
-        if messages.is_empty() {
-            self.heard(transaction.commit()).await?;
-            return Ok(Step::Nothing);
-        }
-        self.tried(&messages);
-        let began = Instant::now();
-        // The handler has its own deadline; this one is for a savepoint that is never answered.
-        let patience = self.queue.handler_budget() + self.queue.lease.duration;
-        let delivered = answer_within(patience, async {
-            let connection = &mut transaction;
-            Ok(match handler {
-                Transactional::Batch(handler) => {
-                    deliver::transactional_batch(&**handler, connection, &messages, deadline).await
-                }
-                Transactional::Message(handler) => {
-                    deliver::transactional_messages(&**handler, connection, &messages, deadline)
-                        .await
-                }
-            })
-        })
-        .await?;
-        self.queue.meters.handler.record(began.elapsed());
-        let delivery = match delivered {
-            Ok(delivery) => delivery,
-            Err(gone) => {
-                drop(transaction);
-                return self.transaction_gone(held, &head, &messages, gone).await;
-            }
-        };
-        let mode = self.mode.clone();
-        let (settlement, step) = self.conclude(head.cursor, &messages, delivery, limit);
-        let commit = commit(sql, transaction, lease, &settlement);
-        let settled = self
-            .heard(commit.instrument(self.settling(&settlement)))
-            .await;
-        match settled {
-            Ok(Advance::Held(_)) => {
-                self.engine.note_settled(self.partition_id);
-                self.engine.note_buried(self.partition_id, &settlement);
-                self.count(&messages, &settlement, &step);
-                Ok(self.went_on(step))
-            }
-            Ok(Advance::Lost) => Ok(Step::Lost),
-            // What a handler did can make the settlement or the commit fail for good: a constraint
-            // that is checked last. Unless a message was alone nobody knows whose doing it was.
-            Err(error @ OutboxError::Database(_)) if !error.is_retryable() => {
-                self.mode = mode;
-                let before = usize::from(messages.len() > 1);
-                let gone = TransactionGone::Ended { before, error };
-                self.transaction_gone(held, &head, &messages, gone).await
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Everything the batch wrote is undone, or out of our hands. The failure is charged to the head
-    /// if it was the head's; otherwise the next batch ends right before the message at fault.
-    async fn transaction_gone(
-        &mut self,
-        held: Held,
-        head: &Head,
-        messages: &[OutboxMessage],
-        gone: TransactionGone,
-    ) -> Result<Step, OutboxError> {
-        let (before, reason) = match gone {
-            TransactionGone::Stopped { before, reason } => {
-                self.end_session(head).await;
-                (before, reason)
-            }
-            TransactionGone::Ended { before, error } => (
-                before,
-                format!("the handler's transaction ended before its time: {error}"),
-            ),
-        };
-        let result = HandlerResult::Retry {
-            reason: storable(&reason),
-        };
-        if before > 0 {
-            tracing::warn!(
-                partition_id = self.partition_id.0,
-                before,
-                reason,
-                "batch undone"
-            );
-            // At once and not at the threshold: every further try would undo the others again, and on
-            // databases where DDL commits it would commit them again.
-            let reject = HandlerResult::Reject { reason };
-            self.transition(&reject, u32::try_from(before).ok());
-            return Ok(Step::Settled {
-                messages: 0,
-                full: false,
-                result,
-            });
-        }
-        let delivery = Delivery {
-            settled: 0,
-            dead_letters: Vec::new(),
-            result,
-            blamed: matches!(
-                self.queue.handler,
-                Some(Handler::Transactional(Transactional::Message(_)))
-            ),
-        };
-        let (settlement, step) = self.conclude(head.cursor, messages, delivery, ReadLimit::ONE);
-        let (settled, nothing) = (Some(&settlement), ReadLimit::NOTHING);
-        match self
-            .advance(held.lease, settled, nothing, Commit::Durable)
-            .await?
-        {
-            Advance::Held(_) => {
-                self.engine.note_settled(self.partition_id);
-                self.engine.note_buried(self.partition_id, &settlement);
-                self.count(messages, &settlement, &step);
-                Ok(step)
-            }
-            Advance::Lost => Ok(Step::Lost),
-        }
-    }
-
-    /// A server does not notice that its client has gone while it runs a statement: a handler that was
-    /// stopped in the middle of one would keep its locks, and its partition, until that ends by itself.
-    async fn end_session(&self, head: &Head) {
-        let Some(session) = head.session else { return };
-        let ended = DB::end_session(&self.engine.store, session);
-        if let Err(error) = self.heard(ended).await {
-            let partition_id = self.partition_id.0;
-            tracing::warn!(partition_id, session, %error, "a stopped handler's session lives on");
-        }
-    }
-
-    fn conclude(
-        &mut self,
-        cursor: Seq,
-        messages: &[OutboxMessage],
-        mut delivery: Delivery,
-        limit: ReadLimit,
-    ) -> (Settlement, Step) {
-        let settlement = settlement(cursor, messages, &mut delivery, self.queue.max_attempts);
-        let queue = self.queue.name.as_str();
-        self.telling.tell(queue, self.partition, &settlement);
-        let settled = u32::try_from(delivery.settled).unwrap_or(u32::MAX);
-        let processed = match delivery.result {
-            // Only a whole batch is rejected so, and nobody knows for whose sake.
-            HandlerResult::Reject { .. } => None,
-            HandlerResult::Success | HandlerResult::Retry { .. } => Some(settled),
-        };
-        self.transition(&delivery.result, processed);
-        let max_attempts = self.queue.max_attempts;
-        if max_attempts.is_some_and(|max| settlement.attempts >= max) {
-            // Its last attempt, which it should have alone.
-            self.mode = PartitionMode::cautious();
-        }
-        let bytes: u64 = messages
-            .iter()
-            .map(|message| message.payload.len() as u64)
-            .sum();
-        let full = messages.len() == limit.messages as usize
-            || bytes >= limit.bytes
-            || delivery.settled < messages.len();
-        (
-            settlement,
-            Step::Settled {
-                messages: settled,
-                full,
-                result: delivery.result,
-            },
-        )
-    }
-
-    /// Counts how the delivery of these messages ended.
-    fn count(&self, messages: &[OutboxMessage], settlement: &Settlement, step: &Step) {
-        let Step::Settled {
-            messages: settled,
-            result,
-            ..
-        } = step
-        else {
-            return;
-        };
-        let meters = &self.queue.meters;
-        let buried = settlement.dead_letters.len() as u64;
-        // One that was tried too often is among them, and was not rejected.
-        let exhausted = matches!(result, HandlerResult::Retry { .. })
-            && settlement.last_error.is_none()
-            && buried > 0;
-        meters
-            .delivered
-            .increment(u64::from(*settled).saturating_sub(buried));
-        meters.rejected.increment(buried - u64::from(exhausted));
-        if matches!(result, HandlerResult::Retry { .. }) && !exhausted {
-            meters.retried.increment(1);
-        }
-        let now = SystemTime::now();
-        for message in &messages[..*settled as usize] {
-            let latency = now.duration_since(message.created_at);
-            meters.latency.record(latency.unwrap_or_default());
-        }
-    }
-
     fn transition(&mut self, result: &HandlerResult, processed: Option<u32>) {
         let tuning = &self.engine.profile.processor;
         let (configured, threshold) = (tuning.batch_size, tuning.degradation_threshold);
@@ -740,22 +449,6 @@ impl<DB: Backend> Processor<DB> {
         };
         read.enumerate().map(message).collect()
     }
-}
-
-/// Settles what was delivered in a transaction, and ends it.
-async fn commit<DB: Backend>(
-    sql: &DB::Statements,
-    mut transaction: OwnTransaction<DB>,
-    lease: Lease,
-    settlement: &Settlement,
-) -> Result<Advance, OutboxError> {
-    let (settlement, nothing) = (Some(settlement), ReadLimit::NOTHING);
-    let settled = DB::advance(sql, &mut transaction, lease, settlement, nothing).await?;
-    match settled {
-        Advance::Lost => transaction.roll_back().await?,
-        Advance::Held(_) => transaction.commit().await?,
-    }
-    Ok(settled)
 }
 
 impl<DB: Backend> WorkerAction for Processor<DB> {

@@ -11,34 +11,26 @@ mod advance;
 mod dead_letters;
 mod enqueue;
 mod health;
+mod operator;
+mod schema;
 mod sequence;
 mod text;
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::json;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
-use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
 
-use super::decode::{
-    directory, partition_stats, queue_list, registered, survey, unsettled_message,
-};
+use super::decode::{queue_list, registered, survey};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    VERSION, host, sealed,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
 };
-use crate::audit::{KEPT, NewEntry};
 use crate::error::OutboxError;
-use crate::health::Vitals;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
-use crate::stats::PartitionStats;
 
 /// The time of the statement, in milliseconds. From UTC, for an hour of local time comes twice a year.
 const NOW: &str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) \
@@ -51,17 +43,6 @@ const BEGIN_OURS: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START 
 const REMEMBER_TIMEOUT: &str = "SET @outbox_wait_timeout = @@SESSION.wait_timeout";
 const RESTORE_TIMEOUT: &str =
     "SET SESSION wait_timeout = @outbox_wait_timeout, @outbox_wait_timeout = NULL";
-
-/// How long a migration waits for another one.
-const MIGRATION_WAIT_SECONDS: u32 = 60;
-/// How often a migration tries to get a table that somebody uses, and how long it lets others pass.
-const MIGRATION_TRIES: u32 = 20;
-const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
-
-/// What the server answers to an account that may not: to a database, a table, a routine.
-const DENIED: [u16; 3] = [1044, 1142, 1370];
-const MIGRATION_PRIVILEGES: &str =
-    "SELECT, INSERT, UPDATE, CREATE, DROP, CREATE ROUTINE and ALTER ROUTINE on the database";
 
 /// How often a step of sequencing is tried when the server breaks it off as a deadlock.
 const SEQUENCE_TRIES: u32 = 2;
@@ -147,20 +128,15 @@ impl Backend for MySql {
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
-        let mut connection = lock_schema(store).await?;
-        if schema_version(&mut connection, &store.sql).await? == 0 {
-            change_schema(&mut connection, &store.prefix, Direction::Up).await?;
-        }
-        Ok(())
+        schema::migrate(store, Direction::Up).await
     }
 
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
-        let mut connection = lock_schema(store).await?;
-        change_schema(&mut connection, &store.prefix, Direction::Down).await
+        schema::migrate(store, Direction::Down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
-        schema_version(&mut *store.pool.acquire().await?, &store.sql).await
+        schema::version(&mut *store.pool.acquire().await?, &store.sql).await
     }
 
     async fn register(
@@ -172,7 +148,7 @@ impl Backend for MySql {
             return Ok(ids);
         }
         let sql = &store.sql;
-        let mut connection = lock_schema(store).await?;
+        let mut connection = schema::lock(store).await?;
         let count = partitions.count();
         query!(sql.register_queue)
             .bind(queue.as_str())
@@ -431,24 +407,6 @@ impl Backend for MySql {
         Ok(alive)
     }
 
-    async fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> Answer<()> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let recorded = query!(store.sql.record)
-            .bind(entry.actor)
-            .bind(entry.action)
-            .bind(entry.target)
-            .bind(entry.reason)
-            .execute(&mut *own)
-            .await?;
-        let id = i64::try_from(recorded.last_insert_id()).unwrap_or(0);
-        query!(store.sql.forget_records)
-            .bind(id - KEPT)
-            .execute(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(())
-    }
-
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
         let mut connection = OwnConnection::acquire(&store.workers).await?;
         query!(store.sql.depart)
@@ -457,71 +415,6 @@ impl Backend for MySql {
             .await?;
         connection.give_back();
         Ok(())
-    }
-
-    async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
-        let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
-        let stats = query!(store.sql.stats)
-            .bind(json!(ids).to_string())
-            .try_map(|row: MySqlRow| partition_stats!(row))
-            .fetch_all(&mut *connection)
-            .await?;
-        connection.give_back();
-        Ok(stats)
-    }
-
-    async fn unsettled(
-        sql: &Statements,
-        connection: &mut MySqlConnection,
-        queue: &str,
-        limit: u32,
-    ) -> Answer<Vec<(u32, StoredMessage)>> {
-        let messages = query!(sql.unsettled)
-            .bind(queue)
-            .bind(limit)
-            .try_map(|row: MySqlRow| unsettled_message!(row))
-            .fetch_all(connection)
-            .await?;
-        Ok(messages)
-    }
-
-    async fn peek(
-        store: &Store<Self>,
-        partition_id: PartitionId,
-        from: Option<Seq>,
-        limit: u32,
-    ) -> Answer<Vec<StoredMessage>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let messages = advance::peek(&store.sql, &mut own, partition_id, from, limit).await?;
-        own.give_back();
-        Ok(messages)
-    }
-
-    directory!(MySqlRow);
-
-    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
-        health::vitals(store).await
-    }
-
-    async fn pause(
-        store: &Store<Self>,
-        queue: &str,
-        partition_id: Option<PartitionId>,
-        paused: bool,
-    ) -> Answer<()> {
-        let query = match partition_id {
-            None => query!(store.sql.pause_queue).bind(paused).bind(queue),
-            Some(id) => query!(store.sql.pause_partition).bind(paused).bind(id.0),
-        };
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
-        query.execute(&mut *connection).await?;
-        connection.give_back();
-        Ok(())
-    }
-
-    async fn repair(_: &Store<Self>) -> Answer<u64> {
-        Ok(0)
     }
 
     async fn signal(_: &Store<Self>) -> Answer<()> {
@@ -598,73 +491,6 @@ fn number_of(error: &sqlx::Error) -> Option<u16> {
 
 fn is_deadlock(error: &sqlx::Error) -> bool {
     matches!(number_of(error), Some(1213 | 1205))
-}
-
-/// A connection that changes the schema, alone among all processes. Its session is set up for that,
-/// so it is closed in the end, which also gives the lock back.
-async fn lock_schema(store: &Store<MySql>) -> Answer<PoolConnection<MySql>> {
-    let mut connection = store.pool.acquire().await?;
-    connection.close_on_drop();
-    sqlx::raw_sql("SET SESSION lock_wait_timeout = 1")
-        .execute(&mut *connection)
-        .await?;
-    let locked: Option<i64> = query!(store.sql.lock_schema)
-        .bind(MIGRATION_WAIT_SECONDS)
-        .fetch_one(&mut *connection)
-        .await?
-        .try_get(0)?;
-    if locked == Some(1) {
-        return Ok(connection);
-    }
-    let message = "another process has been changing the schema for too long";
-    Err(sqlx::Error::Protocol(message.to_owned()).into())
-}
-
-/// Runs a migration, which can always run again. A table in use is waited for shortly, for producers
-/// queue behind whoever waits, and then again.
-async fn change_schema(
-    connection: &mut MySqlConnection,
-    prefix: &TablePrefix,
-    direction: Direction,
-) -> Answer<()> {
-    let migration: Arc<str> = undelimited(&Statements::migration(prefix, direction)).into();
-    let mut tries = 1;
-    loop {
-        let change = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&migration)));
-        match change.execute(&mut *connection).await {
-            Err(error) if tries < MIGRATION_TRIES && number_of(&error) == Some(1205) => tries += 1,
-            Err(error) if number_of(&error).is_some_and(|number| DENIED.contains(&number)) => {
-                let needed = MIGRATION_PRIVILEGES;
-                return Err(OutboxError::MissingPrivilege { needed, error });
-            }
-            changed => return Ok(changed.map(drop)?),
-        }
-        tokio::time::sleep(MIGRATION_PAUSE).await;
-    }
-}
-
-/// A migration is written for the command-line client, which has to be told where a procedure ends. The
-/// server knows that by itself.
-fn undelimited(migration: &str) -> String {
-    let lines = migration.lines();
-    let lines = lines.filter(|line| !line.starts_with("DELIMITER"));
-    let lines = lines.map(|line| format!("{}\n", line.replace("END//", "END;")));
-    lines.collect()
-}
-
-async fn schema_version(connection: &mut MySqlConnection, sql: &Statements) -> Answer<u32> {
-    let tables: i64 = query!(sql.has_schema)
-        .fetch_one(&mut *connection)
-        .await?
-        .try_get(0)?;
-    if tables == 0 {
-        return Ok(0);
-    }
-    let version: i64 = query!(sql.schema_version)
-        .fetch_one(connection)
-        .await?
-        .try_get(0)?;
-    Ok(u32::try_from(version).unwrap_or(0))
 }
 
 registered!(MySql, MySqlConnection, MySqlRow, i32);

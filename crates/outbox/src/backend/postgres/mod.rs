@@ -4,32 +4,27 @@
 mod advance;
 mod dead_letters;
 mod health;
+mod operator;
+mod schema;
 mod signals;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
 
-use super::decode::{
-    directory, partition_stats, process, registered, stored_message, survey, unsettled_message,
-};
+use super::decode::{process, registered, survey};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    VERSION, host, sealed,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
+    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
 };
-use crate::audit::{KEPT, NewEntry};
 use crate::engine::lock;
 use crate::error::OutboxError;
-use crate::health::Vitals;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
-use crate::stats::PartitionStats;
 use advance::{Places, Step, bury};
 use signals::Ear;
 
@@ -46,14 +41,6 @@ const RECLAIMING_POOL: u32 = 4;
 const BATCHES_AT_ONCE: usize = 64;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
-/// The code of a statement that the account may not run.
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
-const MIGRATION_PRIVILEGES: &str = "CREATE on the schema, and to own what is in it already";
-/// How long a migration waits for a table that somebody uses, how often, and how long it lets others
-/// pass in between.
-const MIGRATION_PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
-const MIGRATION_TRIES: u32 = 20;
-const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 
 statements!(
     advance,
@@ -140,15 +127,15 @@ impl Backend for Postgres {
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
-        migrate(store, Direction::Up).await
+        schema::migrate(store, Direction::Up).await
     }
 
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
-        migrate(store, Direction::Down).await
+        schema::migrate(store, Direction::Down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
-        schema_version(&mut *store.pool.acquire().await?, &store.prefix).await
+        schema::version(&mut *store.pool.acquire().await?, &store.prefix).await
     }
 
     async fn register(
@@ -461,22 +448,6 @@ impl Backend for Postgres {
         rows.iter().map(|row| process!(row)).collect()
     }
 
-    async fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> Answer<()> {
-        let mut session = Session::open(store).await?;
-        let row = query!(store.sql.record)
-            .bind(entry.actor)
-            .bind(entry.action)
-            .bind(entry.target)
-            .bind(entry.reason)
-            .fetch_one(session.connection())
-            .await?;
-        query!(store.sql.forget_records)
-            .bind(row.try_get::<i64, _>(0)? - KEPT)
-            .execute(session.connection())
-            .await?;
-        session.end().await
-    }
-
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
         let mut session = Session::open(store).await?;
         query!(store.sql.depart)
@@ -485,100 +456,6 @@ impl Backend for Postgres {
             .await?;
         session.end().await?;
         Ok(())
-    }
-
-    async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
-        let mut session = Session::open(store).await?;
-        let stats = query!(store.sql.stats)
-            .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
-            .try_map(|row: PgRow| partition_stats!(row))
-            .fetch_all(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(stats)
-    }
-
-    async fn unsettled(
-        sql: &Statements,
-        connection: &mut PgConnection,
-        queue: &str,
-        limit: u32,
-    ) -> Answer<Vec<(u32, StoredMessage)>> {
-        let messages = query!(sql.unsettled)
-            .bind(queue)
-            .bind(i64::from(limit))
-            .try_map(|row: PgRow| unsettled_message!(row))
-            .fetch_all(connection)
-            .await?;
-        Ok(messages)
-    }
-
-    async fn peek(
-        store: &Store<Self>,
-        partition_id: PartitionId,
-        from: Option<Seq>,
-        limit: u32,
-    ) -> Answer<Vec<StoredMessage>> {
-        let mut session = Session::open(store).await?;
-        let messages = query!(store.sql.peek)
-            .bind(partition_id.0)
-            .bind(from.map(|from| from.0))
-            .bind(i64::from(limit))
-            .try_map(|row: PgRow| {
-                let (id, seq) = (row.try_get("id")?, row.try_get("seq")?);
-                Ok(stored_message!(&row, id, seq))
-            })
-            .fetch_all(session.connection())
-            .await?;
-        session.end().await?;
-        Ok(messages)
-    }
-
-    directory!(PgRow);
-
-    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
-        health::vitals(store).await
-    }
-
-    async fn pause(
-        store: &Store<Self>,
-        queue: &str,
-        partition_id: Option<PartitionId>,
-        paused: bool,
-    ) -> Answer<()> {
-        let mut session = Session::open(store).await?;
-        let query = match (partition_id, paused) {
-            (None, _) => query!(store.sql.pause_queue).bind(queue).bind(paused),
-            (Some(id), true) => query!(store.sql.pause_partition).bind(id.0),
-            (Some(id), false) => query!(store.sql.resume_partition).bind(id.0),
-        };
-        query.execute(session.connection()).await?;
-        session.end().await?;
-        Ok(())
-    }
-
-    async fn repair(store: &Store<Self>) -> Answer<u64> {
-        // One snapshot for all statements: what commits later is not in it and is found as new.
-        let begin = format!(
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE; \
-             SET LOCAL idle_in_transaction_session_timeout = {ORPHAN_MILLIS}"
-        );
-        let begin = AssertSqlSafe(begin).into_sql_str();
-        let mut transaction = OwnTransaction::begin(&store.workers, begin).await?;
-        query!(store.sql.repair_lock)
-            .execute(&mut *transaction)
-            .await?;
-        let row = query!(store.sql.repair_runs)
-            .fetch_one(&mut *transaction)
-            .await?;
-        query!(store.sql.repair_ids)
-            .execute(&mut *transaction)
-            .await?;
-        query!(store.sql.repair_partitions)
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
     }
 
     async fn signal(store: &Store<Self>) -> Answer<()> {
@@ -666,71 +543,6 @@ impl Session {
             Self::Explicit(transaction) => transaction.commit().await,
         }
     }
-}
-
-/// Migrates, and tries again when a table is in use: whoever waits for a table's exclusive lock has
-/// every producer queue up behind it, so nobody waits for long.
-async fn migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()> {
-    let mut tries = 1;
-    loop {
-        match try_migrate(store, direction).await {
-            Err(OutboxError::Database(sqlx::Error::Database(error)))
-                if tries < MIGRATION_TRIES
-                    && error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) =>
-            {
-                tries += 1;
-            }
-            Err(OutboxError::Database(error)) if is_denied(&error) => {
-                let needed = MIGRATION_PRIVILEGES;
-                return Err(OutboxError::MissingPrivilege { needed, error });
-            }
-            answer => return answer,
-        }
-        tokio::time::sleep(MIGRATION_PAUSE).await;
-    }
-}
-
-fn is_denied(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(DatabaseError::code);
-    code.as_deref() == Some(INSUFFICIENT_PRIVILEGE)
-}
-
-async fn try_migrate(store: &Store<Postgres>, direction: Direction) -> Answer<()> {
-    let prefix = &store.prefix;
-    let mut transaction = Postgres::begin(store, None).await?;
-    lock_migrations(&mut transaction, prefix).await?;
-    let there = schema_version(&mut transaction, prefix).await? > 0;
-    if there == (direction == Direction::Down) {
-        Postgres::execute(&mut transaction, MIGRATION_PATIENCE).await?;
-        let migration = AssertSqlSafe(Statements::migration(prefix, direction));
-        Postgres::execute(&mut transaction, migration).await?;
-    }
-    transaction.commit().await
-}
-
-/// Two processes that start at once: one migrates, the other waits and finds it done.
-async fn lock_migrations(connection: &mut PgConnection, prefix: &TablePrefix) -> Answer<()> {
-    sqlx::query("SELECT PG_ADVISORY_XACT_LOCK(HASHTEXTEXTENDED($1, 0))")
-        .bind(format!("{prefix}schema"))
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-async fn schema_version(connection: &mut PgConnection, prefix: &TablePrefix) -> Answer<u32> {
-    let name = format!("{prefix}schema");
-    let there: bool = sqlx::query_scalar("SELECT TO_REGCLASS($1) IS NOT NULL")
-        .bind(&name)
-        .fetch_one(&mut *connection)
-        .await?;
-    if !there {
-        return Ok(0);
-    }
-    let version = format!("SELECT version FROM {name}");
-    let version: i32 = sqlx::query_scalar(AssertSqlSafe(version))
-        .fetch_one(connection)
-        .await?;
-    Ok(u32::try_from(version).unwrap_or(0))
 }
 
 fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<i64>) {

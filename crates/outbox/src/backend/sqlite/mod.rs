@@ -4,7 +4,9 @@
 
 mod dead_letters;
 mod health;
+mod operator;
 mod relaxed;
+mod schema;
 mod together;
 
 use std::time::Duration;
@@ -14,22 +16,16 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlSafeStr, Sqlite};
 
-use super::decode::{
-    directory, partition_stats, process, registered, stored_message, survey, unsettled_message,
-};
+use super::decode::{process, registered, stored_message, survey};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation,
     Lease, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, StatementSet as _, Store, StoredMessage, Survey, Swept, TablePrefix, Takeover,
-    VERSION, host, sealed,
+    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
 };
-use crate::audit::{KEPT, NewEntry};
 use crate::error::OutboxError;
-use crate::health::Vitals;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
-use crate::stats::PartitionStats;
 
 /// The time of the statement, in milliseconds.
 const NOW: &str = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
@@ -105,15 +101,15 @@ impl Backend for Sqlite {
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
-        migrate(store, Direction::Up).await
+        schema::migrate(store, Direction::Up).await
     }
 
     async fn migrate_down(store: &Store<Self>) -> Answer<()> {
-        migrate(store, Direction::Down).await
+        schema::migrate(store, Direction::Down).await
     }
 
     async fn schema_version(store: &Store<Self>) -> Answer<u32> {
-        schema_version(&mut *store.pool.acquire().await?, &store.prefix).await
+        schema::version(&mut *store.pool.acquire().await?, &store.prefix).await
     }
 
     async fn register(
@@ -366,22 +362,6 @@ impl Backend for Sqlite {
         rows.iter().map(|row| process!(row)).collect()
     }
 
-    async fn record(store: &Store<Self>, entry: &NewEntry<'_>) -> Answer<()> {
-        let mut transaction = Self::begin(store, None).await?;
-        let row = query!(store.sql.record)
-            .bind(entry.actor)
-            .bind(entry.action)
-            .bind(entry.target)
-            .bind(entry.reason)
-            .fetch_one(&mut *transaction)
-            .await?;
-        query!(store.sql.forget_records)
-            .bind(row.try_get::<i64, _>(0)? - KEPT)
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await
-    }
-
     async fn depart(store: &Store<Self>, incarnation: &Incarnation) -> Answer<()> {
         let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         query!(store.sql.depart)
@@ -390,78 +370,6 @@ impl Backend for Sqlite {
             .await?;
         own.give_back();
         Ok(())
-    }
-
-    async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-        let stats = query!(store.sql.stats)
-            .bind(json!(ids).to_string())
-            .try_map(|row: SqliteRow| partition_stats!(row))
-            .fetch_all(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(stats)
-    }
-
-    async fn unsettled(
-        sql: &Statements,
-        connection: &mut SqliteConnection,
-        queue: &str,
-        limit: u32,
-    ) -> Answer<Vec<(u32, StoredMessage)>> {
-        let messages = query!(sql.unsettled)
-            .bind(queue)
-            .bind(limit)
-            .try_map(|row: SqliteRow| unsettled_message!(row))
-            .fetch_all(connection)
-            .await?;
-        Ok(messages)
-    }
-
-    async fn peek(
-        store: &Store<Self>,
-        partition_id: PartitionId,
-        from: Option<Seq>,
-        limit: u32,
-    ) -> Answer<Vec<StoredMessage>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let messages = query!(store.sql.peek)
-            .bind(partition_id.0)
-            .bind(from.map(|from| from.0))
-            .bind(i64::from(limit))
-            .try_map(|row: SqliteRow| {
-                let (id, seq) = (row.try_get("id")?, row.try_get("seq")?);
-                Ok(stored_message!(&row, id, seq))
-            })
-            .fetch_all(&mut *own)
-            .await?;
-        own.give_back();
-        Ok(messages)
-    }
-
-    directory!(SqliteRow);
-
-    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
-        health::vitals(store).await
-    }
-
-    async fn pause(
-        store: &Store<Self>,
-        queue: &str,
-        partition_id: Option<PartitionId>,
-        paused: bool,
-    ) -> Answer<()> {
-        let query = match partition_id {
-            None => query!(store.sql.pause_queue).bind(queue),
-            Some(partition_id) => query!(store.sql.pause_partition).bind(partition_id.0),
-        };
-        query.bind(paused).execute(&store.pool).await?;
-        Ok(())
-    }
-
-    async fn repair(_: &Store<Self>) -> Answer<u64> {
-        Ok(0)
     }
 
     /// Every commit is a signal: see [`hear`](Self::hear).
@@ -517,34 +425,6 @@ pub struct Watch {
 
 async fn data_version(connection: &mut SqliteConnection) -> Answer<i64> {
     Ok(sqlx::query_scalar("PRAGMA data_version")
-        .fetch_one(connection)
-        .await?)
-}
-
-async fn migrate(store: &Store<Sqlite>, direction: Direction) -> Answer<()> {
-    let prefix = &store.prefix;
-    let mut transaction = Sqlite::begin(store, None).await?;
-    let there = schema_version(&mut transaction, prefix).await? > 0;
-    if there == (direction == Direction::Down) {
-        let migration = AssertSqlSafe(Statements::migration(prefix, direction));
-        Sqlite::execute(&mut transaction, migration).await?;
-    }
-    transaction.commit().await
-}
-
-async fn schema_version(connection: &mut SqliteConnection, prefix: &TablePrefix) -> Answer<u32> {
-    let there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-    let name = format!("{prefix}schema");
-    if sqlx::query(there)
-        .bind(name)
-        .fetch_optional(&mut *connection)
-        .await?
-        .is_none()
-    {
-        return Ok(0);
-    }
-    let version = format!("SELECT version FROM {prefix}schema");
-    Ok(sqlx::query_scalar(AssertSqlSafe(version))
         .fetch_one(connection)
         .await?)
 }
