@@ -1,5 +1,6 @@
 //! The subcommands, one file each, with its `Args` and its `run`; and what they share.
 
+pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod dashboard;
@@ -53,16 +54,20 @@ async fn stats_of(outbox: &AnyOutbox, queue: &str) -> Result<Vec<PartitionStats>
     Ok(stats)
 }
 
-/// Writes down what was done by hand. It is done: where it cannot be written down, that is said.
-async fn record(outbox: &AnyOutbox, action: &'static str, target: &str, reason: &str) {
+/// Writes down what is about to be done by hand. What cannot be written down is not done.
+async fn record(
+    outbox: &AnyOutbox,
+    action: &'static str,
+    target: &str,
+    reason: &str,
+) -> Result<(), Failure> {
     let names = ["USER", "LOGNAME", "USERNAME"].into_iter();
     let user = names.filter_map(|name| std::env::var(name).ok()).next();
     let actor = format!("{} (command)", user.as_deref().unwrap_or("somebody"));
     let recorded =
         on!(outbox, handle => handle.outbox().audit(&actor, action, target, reason).await);
-    if let Err(error) = recorded {
-        anstream::eprintln!("outbox: it is done, but the audit log cannot be written: {error}");
-    }
+    let unwritten = "nothing was done, for it cannot be written into the audit log";
+    recorded.map_err(|error| Failure::from(error).so(unwritten))
 }
 
 /// Adds the fields of one JSON object to another.

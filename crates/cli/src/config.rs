@@ -199,8 +199,16 @@ impl Route {
         self.partitions.map(|Checked(partitions)| partitions)
     }
 
-    pub(crate) fn lease(&self) -> Option<Duration> {
-        self.lease.as_ref().map(|lease| lease.get_ref().0)
+    pub(crate) fn lease(&self) -> LeaseConfig {
+        let usual = LeaseConfig::default();
+        match &self.lease {
+            None => usual,
+            Some(lease) => {
+                let duration = lease.get_ref().0;
+                let headroom = usual.headroom.min(duration / 4);
+                LeaseConfig { duration, headroom }
+            }
+        }
     }
 
     /// Where its messages go: one, if the file makes sense.
@@ -272,6 +280,15 @@ impl File {
         for route in &config.routes {
             self.check_route(route, &names)?;
         }
+        let mut files = HashSet::new();
+        for (_, span, section) in config.routes.iter().flat_map(Route::sections) {
+            if let Some(file) = section.file().filter(|file| !files.insert(*file)) {
+                let problem = format!(
+                    "another route writes to {file:?}, and a file belongs to one; name both queues in one route"
+                );
+                return Err(self.refuse(self.place_of("path", &span), problem));
+            }
+        }
         for database in &config.databases {
             let mut queues = HashSet::new();
             if config.routes_of(database).next().is_none() {
@@ -297,7 +314,9 @@ impl File {
             && lease.get_ref().0 < SHORTEST_LEASE
         {
             let problem = format!(
-                "must be {SHORTEST_LEASE:?} or longer: messages are published in that time"
+                "{:?} is too short: it must be {SHORTEST_LEASE:?} or longer, for messages are published in \
+                 that time",
+                lease.get_ref().0
             );
             return Err(self.refuse(lease.span(), problem));
         }
@@ -312,13 +331,15 @@ impl File {
         }
         match &*route.sections() {
             [(_, span, section)] => {
-                let lease = route.lease().unwrap_or(LeaseConfig::default().duration);
-                let Some(timeout) = section.timeout().filter(|timeout| *timeout >= lease) else {
+                let (lease, timeout) = (route.lease(), section.timeout());
+                let budget = lease.handler_budget();
+                let Some(timeout) = timeout.filter(|timeout| *timeout >= budget) else {
                     return Ok(());
                 };
                 let problem = format!(
-                    "{timeout:?} is not shorter than the route's lease, {lease:?}, in which messages are \
-                     published and settled; set a longer `lease` or a shorter `timeout`"
+                    "a broker's timeout of {timeout:?} is not shorter than {budget:?}, the time for publishing \
+                     within the route's lease of {:?}; set a longer `lease` or a shorter `timeout`",
+                    lease.duration
                 );
                 Err(self.refuse(self.place_of("timeout", span), problem))
             }
@@ -416,8 +437,8 @@ impl File {
         for text in self.text.split_inclusive('\n') {
             line += 1;
             let written = text.trim();
-            if written.starts_with('[') && written.ends_with(']') {
-                section = written.trim_matches(['[', ']']).trim();
+            if let Some(header) = header(written) {
+                section = header;
                 key = Some(section.to_owned());
             } else if let Some((name, _)) = written.split_once('=')
                 && !written.starts_with('#')
@@ -432,4 +453,14 @@ impl File {
         }
         (line, key)
     }
+}
+
+/// The name in the line that begins a table, whatever is noted behind it.
+fn header(line: &str) -> Option<&str> {
+    let (name, rest) = line.strip_prefix('[')?.split_once(']')?;
+    let rest = rest.strip_prefix(']').unwrap_or(rest).trim();
+    let name = name.trim_start_matches('[').trim();
+    let is_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
+    let noted = rest.is_empty() || rest.starts_with('#');
+    (noted && name.chars().all(is_name)).then_some(name)
 }

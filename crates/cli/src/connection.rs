@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use outbox::{Backend, Outbox, OutboxHandle, Partitions, TablePrefix};
+use outbox::{Backend, Outbox, OutboxError, OutboxHandle, Partitions, TablePrefix};
 use sqlx::pool::PoolOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
@@ -15,6 +15,8 @@ use crate::failure::{Code, Failure};
 
 /// Where the environment says where the database is.
 pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
+/// Where it says what the tables' names begin with.
+const PREFIX: &str = "OUTBOX_TABLE_PREFIX";
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// An operator does one thing at a time.
@@ -37,7 +39,7 @@ pub(crate) struct Target {
     #[arg(
         long,
         value_name = "PREFIX",
-        env = "OUTBOX_TABLE_PREFIX",
+        env = PREFIX,
         hide_env_values = true,
         global = true
     )]
@@ -112,9 +114,28 @@ impl Target {
     /// Where the database is, if the command line says so. What the environment says is for commands that
     /// are about that database.
     pub(crate) fn explicit_url(&self) -> Option<&str> {
-        let environment = std::env::var(URL).ok();
-        let url = self.database_url.as_deref();
-        url.filter(|url| environment.as_deref() != Some(url))
+        explicit(self.database_url.as_deref(), URL)
+    }
+
+    /// Refuses what the command line says of a database, for a command whose databases are in its file.
+    pub(crate) fn leaves_it_to_the_file(&self) -> Result<(), Failure> {
+        let said = [
+            ("--database-url", self.explicit_url()),
+            (
+                "--table-prefix",
+                explicit(self.table_prefix.as_deref(), PREFIX),
+            ),
+            ("--database", self.database.as_deref()),
+        ];
+        match said.iter().find(|(_, value)| value.is_some()) {
+            None => Ok(()),
+            Some((option, _)) => {
+                let file = self.config().display();
+                let message = format!("{option} changes nothing here: {file} says which databases");
+                Err(Failure::usage(message)
+                    .way_out("change the file, or name another one with --config"))
+            }
+        }
     }
 
     /// The prefix, where there need not be a database.
@@ -233,7 +254,10 @@ impl Place {
         if let Some((name, partitions)) = queue {
             builder = builder.queue(name, partitions).produce_only();
         }
-        Ok(builder.start().await?)
+        builder.start().await.map_err(|error| match error {
+            OutboxError::SchemaVersion { found: 0, .. } => Failure::no_outbox(&self.prefix),
+            error => error.into(),
+        })
     }
 
     pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
@@ -246,7 +270,9 @@ impl Place {
             "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
             "sqlite" => {
                 let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                Ok(Any::Sqlite(connect(options, connections).await?))
+                let file = options.get_filename().display().to_string();
+                let pool = connect(options, connections).await;
+                Ok(Any::Sqlite(pool.map_err(|failure| failure.so(&file))?))
             }
             // Not the whole of it: there may be a password in it.
             _ => {
@@ -262,13 +288,21 @@ impl Place {
     }
 }
 
+/// What the command line says, and not the environment.
+pub(crate) fn explicit<'a>(value: Option<&'a str>, variable: &str) -> Option<&'a str> {
+    let environment = std::env::var(variable).ok();
+    value.filter(|value| environment.as_deref() != Some(value))
+}
+
 fn parsed<O: FromStr<Err = sqlx::Error>>(url: &str) -> Result<O, Failure> {
     url.parse().map_err(|error: sqlx::Error| {
         let message = match error {
             sqlx::Error::Configuration(error) => error.to_string(),
             error => error.to_string(),
         };
-        Failure::usage(format!("the database's URL cannot be read: {message}"))
+        Failure::usage(format!("the database's URL cannot be read: {message}")).way_out(
+            "in a user or a password / is written as %2F, @ as %40, : as %3A, # as %23, ? as %3F, % as %25",
+        )
     })
 }
 

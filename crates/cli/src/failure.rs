@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use outbox::OutboxError;
+use outbox::{OutboxError, TablePrefix};
 use sqlx::mysql::MySqlDatabaseError;
 
 /// Exit codes, as `outbox help` documents them. They are API.
@@ -43,6 +43,24 @@ impl Failure {
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::Usage, message)
+    }
+
+    /// There are no tables with this prefix.
+    pub(crate) fn no_outbox(prefix: &TablePrefix) -> Self {
+        if *prefix == TablePrefix::default() {
+            return Self::new(Code::Schema, "there is no outbox in this database")
+                .way_out("make its tables with: outbox migrate up");
+        }
+        let message = format!("there is no outbox with the prefix {prefix} in this database");
+        Self::new(Code::Schema, message).way_out(format!(
+            "make its tables with: outbox migrate up --table-prefix {prefix}"
+        ))
+    }
+
+    /// Says what comes of it, before it says what it is.
+    pub(crate) fn so(mut self, consequence: &str) -> Self {
+        self.message = format!("{consequence}: {}", self.message);
+        self
     }
 
     /// Says what to do about it.
@@ -92,8 +110,7 @@ impl From<OutboxError> for Failure {
             OutboxError::Database(error) => return database(error),
             OutboxError::NoAnswer { .. } | OutboxError::MissingPrivilege { .. } => Code::Database,
             OutboxError::SchemaVersion { found: 0, .. } => {
-                return Self::new(Code::Schema, "there is no outbox in this database")
-                    .way_out("make its tables with: outbox migrate up");
+                return Self::no_outbox(&TablePrefix::default());
             }
             OutboxError::SchemaVersion { found, expected } => {
                 let message = format!(
@@ -111,6 +128,10 @@ impl From<OutboxError> for Failure {
             | OutboxError::DeadLetterNotPending(_)
             | OutboxError::LeaseLost { .. }
             | OutboxError::PartitionBusy { .. } => Code::Missing,
+            OutboxError::PartitionCountMismatch { .. } => {
+                return Self::usage(error.to_string())
+                    .way_out("a queue keeps the number it was made with: say that one, or none");
+            }
             OutboxError::ForeignTransactionIds { .. } => {
                 return Self::new(Code::No, error.to_string()).way_out("see: outbox repair --help");
             }
@@ -155,7 +176,10 @@ fn database(error: &sqlx::Error) -> Failure {
                 .way_out("docs/grants has what each kind of account needs")
         }
         ("14", None) => failure(format!("cannot open the file: {message}"))
-            .way_out("the path in the URL must exist; ?mode=rwc creates the file"),
+            .way_out("its folder must exist; ?mode=rwc at the URL's end creates the file"),
+        ("5", None) => failure(message.to_owned()).way_out(
+            "somebody has been writing for longer than 10 s: find the transaction that is open",
+        ),
         _ => failure(format!("database: {message}")),
     }
 }

@@ -1,5 +1,6 @@
 //! Times, durations and payloads, as people and programs read them.
 
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -34,6 +35,12 @@ pub(crate) fn age(since: SystemTime, now: SystemTime) -> String {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; say for example 30s, 10m or 2h"))
+}
+
+/// `127.0.0.1:8080`.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse();
+    address.map_err(|_| "it is an IP address and a port, for example 127.0.0.1:8080".to_owned())
 }
 
 /// 1, 2, 4 … 64.

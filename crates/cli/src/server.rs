@@ -144,6 +144,17 @@ pub(crate) struct Shown {
     pub(crate) desks: Option<Arc<Desks>>,
 }
 
+/// Refuses a dashboard for everybody that other machines can reach.
+pub(crate) fn may_listen(access: &Access, listen: SocketAddr) -> Result<(), Failure> {
+    if listen.ip().is_loopback() || access.asks() {
+        return Ok(());
+    }
+    let message = format!("a dashboard on {listen} can be reached from other machines");
+    Err(Failure::usage(message).way_out(
+        "let it ask who comes, with --users FILE; or listen on 127.0.0.1, and get there with ssh -L",
+    ))
+}
+
 /// What is served at one address.
 #[derive(Clone)]
 pub(crate) struct Server {
@@ -173,16 +184,10 @@ impl Server {
         listen: SocketAddr,
         shown: Shown,
     ) -> Result<Self, Failure> {
-        let local = listen.ip().is_loopback();
-        if !local && !access.asks() {
-            let message = format!("a dashboard on {listen} can be reached from other machines");
-            return Err(Failure::usage(message).way_out(
-                "let it ask who comes, with --users FILE; or listen on 127.0.0.1, and get there with ssh -L",
-            ));
-        }
+        may_listen(&access, listen)?;
         Ok(Self {
             // A proxy on this machine asks by the name that the world knows.
-            local: local && !access.asks(),
+            local: listen.ip().is_loopback() && !access.asks(),
             access: Some(access),
             ..Self::open(metrics, shown)
         })

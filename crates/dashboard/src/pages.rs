@@ -23,6 +23,7 @@ use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use outbox::OutboxError;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::access::{Identity, Rights};
@@ -351,6 +352,24 @@ impl IntoResponse for Refused {
             status: self.status.as_u16(),
         };
         (self.status, rendered(&page)).into_response()
+    }
+}
+
+/// What an address says. One that says nothing is none.
+struct Path<T>(T);
+
+impl<T, S> FromRequestParts<S> for Path<T>
+where
+    T: DeserializeOwned + Send,
+    S: Send + Sync,
+{
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(said)) => Ok(Self(said)),
+            Err(_) => Err(nowhere().await),
+        }
     }
 }
 

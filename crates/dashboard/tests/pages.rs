@@ -64,6 +64,8 @@ async fn every_page_shows_what_there_is() {
     }
     for (path, text) in [
         ("/nowhere", "there is no such page"),
+        ("/queues/orders/x", "there is no such page"),
+        ("/dead-letters/abc", "there is no such page"),
         ("/queues/mail", "there is no queue"),
         ("/queues/orders/64", "has no partition 64"),
         ("/messages/orders/0/99", "does not wait"),

@@ -28,7 +28,7 @@ use crate::tuning::{OutboxProfile, WorkerTuning};
 use crate::workers::{self, Staff};
 
 /// The largest payload unless configured otherwise.
-const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
+pub const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
 /// How long `stop` waits unless configured otherwise.
 const DEFAULT_STOP_DEADLINE: Duration = Duration::from_secs(30);
 /// How often the state of the queues is logged unless configured otherwise.

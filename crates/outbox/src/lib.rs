@@ -92,7 +92,7 @@ mod workers;
 pub use audit::AuditEntry;
 pub use backend::{Backend, TablePrefix};
 pub use batch::Batch;
-pub use builder::{OutboxBuilder, QueueBuilder};
+pub use builder::{DEFAULT_MAX_PAYLOAD, OutboxBuilder, QueueBuilder};
 pub use config::{
     DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_PARTITION_BATCH_LIMIT, DEFAULT_POLL_INTERVAL,
     DEFAULT_SEQUENCER_BATCH_SIZE, LeaseConfig, OutboxConfig, SequencerConfig,

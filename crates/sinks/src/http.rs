@@ -22,8 +22,6 @@ use crate::{Published, Refusal, Sink};
 pub use cloud_event::CloudEventMode;
 use signature::Secret;
 
-/// How long an answer may take unless configured otherwise.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// What an endpoint answers is kept for the operator, up to here.
 const EXCERPT: usize = 500;
 /// Headers of a message that would change what the request is are not passed on.
@@ -107,7 +105,7 @@ impl HttpSink {
             content_type: "application/json".to_owned(),
             headers: Vec::new(),
             secret: None,
-            timeout: TIMEOUT,
+            timeout: crate::TIMEOUT,
         }
     }
 }
@@ -255,10 +253,11 @@ impl HttpSink {
             headers.extend(secret.sign(&message.identity(), SystemTime::now(), &body)?);
         }
         headers.extend(self.headers.clone());
+        let host = url.host_str().unwrap_or_default().to_owned();
         let request = self.client.post(url).headers(headers).body(body);
         let answer = request.send().await.map_err(|error| {
             // Without the URL, which may hold a password.
-            Refusal::later(causes(&error.without_url()))
+            Refusal::later(format!("{host}: {}", causes(&error.without_url())))
         })?;
         let status = answer.status();
         if status.is_success() {

@@ -12,7 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::DeliveryFuture;
 
 use crate::error::SinkError;
-use crate::link::{Deadline, Lane, TIMEOUT};
+use crate::link::{Deadline, Lane};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Published, Refusal, Sink, WINDOW};
@@ -83,7 +83,7 @@ impl KafkaSink {
             topic: "{queue}".to_owned(),
             window: WINDOW,
             max_message_bytes: MAX_MESSAGE_BYTES,
-            timeout: TIMEOUT,
+            timeout: crate::TIMEOUT,
             settings: BTreeMap::new(),
         }
     }

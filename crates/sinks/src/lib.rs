@@ -96,6 +96,9 @@ pub use rabbitmq::{RabbitMqSink, RabbitMqSinkBuilder};
 pub use redis::{RedisSink, RedisSinkBuilder};
 pub use template::Template;
 
+/// How long a broker or an endpoint may take to answer, unless a sink is told otherwise.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How many messages are on their way at once unless a sink says otherwise.
 const WINDOW: usize = 100;
 

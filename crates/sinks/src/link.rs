@@ -10,9 +10,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::Refusal;
 use crate::error::SinkError;
 
-/// How long a broker may take unless configured otherwise.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
-
 /// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
 #[cfg(any(
     feature = "kafka",

@@ -16,7 +16,7 @@ use url::Url;
 use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Deadline, Lane, TIMEOUT, later};
+use crate::link::{Deadline, Lane, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW};
@@ -77,7 +77,7 @@ impl MqttSink {
             root_certificates: None,
             mandatory: true,
             window: WINDOW,
-            timeout: TIMEOUT,
+            timeout: crate::TIMEOUT,
         }
     }
 }

@@ -13,7 +13,7 @@ use outbox::OutboxMessage;
 use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Deadline, Lane, TIMEOUT, later};
+use crate::link::{Deadline, Lane, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW};
@@ -75,7 +75,7 @@ impl NatsSink {
             stream: stream.into(),
             subject: "{queue}".to_owned(),
             window: WINDOW,
-            timeout: TIMEOUT,
+            timeout: crate::TIMEOUT,
         }
     }
 }

@@ -19,7 +19,7 @@ use outbox::OutboxMessage;
 use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Deadline, Lane, TIMEOUT, later};
+use crate::link::{Deadline, Lane, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW};
@@ -90,7 +90,7 @@ impl RabbitMqSink {
             mandatory: true,
             window: WINDOW,
             max_message_bytes: MAX_MESSAGE_BYTES,
-            timeout: TIMEOUT,
+            timeout: crate::TIMEOUT,
         }
     }
 }

@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
 use crate::connected::{Connected, publishes_when_connected};
 use crate::envelope;
 use crate::error::SinkError;
-use crate::link::{Deadline, Lane, Link, TIMEOUT, later};
+use crate::link::{Deadline, Lane, Link, later};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Refusal, WINDOW, tls};
@@ -71,7 +71,7 @@ impl RedisSink {
             stream: "{queue}".to_owned(),
             max_length: None,
             window: WINDOW,
-            timeout: TIMEOUT,
+            timeout: crate::TIMEOUT,
         }
     }
 }
@@ -143,7 +143,10 @@ impl Connected for RedisSink {
         let client = self
             .client
             .get_multiplexed_async_connection_with_config(&config);
-        let client = client.await.map_err(|error| format!("{BROKER}: {error}"))?;
+        let client = client.await.map_err(|error| {
+            let address = self.client.get_connection_info().addr();
+            format!("{BROKER}: {address}: {error}")
+        })?;
         Ok(Connection {
             client,
             given_up: AtomicBool::new(false),

@@ -63,7 +63,7 @@ pub(crate) async fn run(
     let connections = args.producers + 8;
     let pool = context.target.pool_of(connections).await?;
     on!(pool, pool => {
-        let tables = OwnTables::claim(&pool, PREFIX).await?;
+        let tables = OwnTables::claim(&pool, PREFIX, "").await?;
         tables.lend(measure(args, pool.clone(), output)).await
     })
 }

@@ -22,7 +22,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "outbox", &mut script);
-    Ok(io::Write::write_all(&mut io::stdout(), &script)?)
+    match io::Write::write_all(&mut io::stdout(), &script) {
+        // Whoever reads it has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
 }
 
 /// Write the man pages into a folder

@@ -27,7 +27,7 @@ Prometheus, /healthz (the process turns) and /readyz (the database answers). It 
 this machine put it behind a proxy that speaks TLS. What is done on it is in the audit log, with who and why.")]
 pub(crate) struct Args {
     /// Where to listen
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::format::address, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// What it is called on every page
     #[arg(long, value_name = "NAME", default_value = NAME)]

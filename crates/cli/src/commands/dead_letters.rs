@@ -78,14 +78,50 @@ struct Filter {
     /// Only those with this payload type
     #[arg(long = "type", value_name = "TYPE")]
     payload_type: Option<String>,
+}
+
+/// Some of those that a filter lets through.
+#[derive(Debug, clap::Args)]
+struct Page {
+    #[command(flatten)]
+    filter: Filter,
     /// At most so many
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100,
+        help_heading = "Which"
+    )]
     limit: u32,
+}
+
+impl Page {
+    fn of(&self, outbox: &AnyOutbox) -> Result<DeadLetterFilter, Failure> {
+        Ok(self.filter.of(outbox)?.limit(self.limit))
+    }
+
+    /// For the audit log.
+    fn described(&self) -> String {
+        let Filter {
+            queue,
+            partition,
+            payload_type,
+        } = &self.filter;
+        let partition = partition.map(|partition| partition.to_string());
+        let said = [
+            (" of ", queue.as_deref()),
+            (", partition ", partition.as_deref()),
+            (", type ", payload_type.as_deref()),
+        ];
+        let said = said.map(|(before, what)| what.map(|what| format!("{before}{what}")));
+        let said: String = said.into_iter().flatten().collect();
+        format!("up to {} dead letters{said}", self.limit)
+    }
 }
 
 impl Filter {
     fn of(&self, outbox: &AnyOutbox) -> Result<DeadLetterFilter, Failure> {
-        let mut filter = DeadLetterFilter::new().limit(self.limit);
+        let mut filter = DeadLetterFilter::new();
         if let Some(queue) = &self.queue {
             super::partitions_of(outbox, queue)?;
             filter = filter.queue(queue);
@@ -103,11 +139,19 @@ impl Filter {
 /// Named by their numbers, or by a filter: pending ones.
 #[derive(Debug, clap::Args)]
 struct Selection {
-    /// Their numbers; without any, all pending ones that the filter lets through
+    /// Their numbers; without any, all pending ones that the filter lets through, oldest first
     #[arg(conflicts_with_all = ["queue", "partition", "payload_type"])]
     ids: Vec<i64>,
     #[command(flatten)]
     filter: Filter,
+    /// Refuse if more than so many are pending
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100,
+        help_heading = "Which"
+    )]
+    limit: u32,
     /// Only say what would be done
     #[arg(long, help_heading = None::<&'static str>)]
     dry_run: bool,
@@ -116,16 +160,15 @@ struct Selection {
 impl Selection {
     async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
         if self.ids.is_empty() {
-            let filter = self.filter.of(outbox)?.status(DeadLetterStatus::Pending);
+            let filter = self.filter.of(outbox)?.limit(self.limit);
+            let filter = filter.status(DeadLetterStatus::Pending);
             let waiting = on!(outbox, handle => handle.outbox().dead_letter_count(&filter).await)?;
-            if waiting > u64::from(self.filter.limit) {
+            if waiting > u64::from(self.limit) {
                 // The newest of them first would come before the oldest.
-                let message = format!(
-                    "{waiting} are pending, and --limit is {}",
-                    self.filter.limit
-                );
-                return Err(Failure::usage(message)
-                    .way_out("raise it, or narrow it down with --queue, --partition or --type"));
+                let message = format!("{waiting} are pending, and --limit is {}", self.limit);
+                return Err(Failure::usage(message).way_out(
+                    "raise it, narrow it down with --queue, --partition or --type, or try some by their numbers",
+                ));
             }
             let mut letters = list(outbox, &filter).await?;
             // The oldest first: that is the order in which they come again.

@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10, default_value_if("dashboard", clap::builder::ArgPredicate::IsPresent, "120"), value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
     /// Show it in a browser while it runs, for two minutes unless said
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::format::address, num_args = 0..=1, default_missing_value = "127.0.0.1:8080")]
     dashboard: Option<SocketAddr>,
 }
 
@@ -100,7 +100,8 @@ async fn perform<DB: Shop>(
     url: &str,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let tables = OwnTables::claim(&pool, PREFIX).await?;
+    let shop = ", and drop outbox_demo_orders and outbox_demo_deliveries";
+    let tables = OwnTables::claim(&pool, PREFIX, shop).await?;
     let work = async { play(args, pool.clone(), url, output).await };
     // Not over what is there: it may be somebody's.
     DB::open(&mut *pool.acquire().await?).await.map_err(|error| {

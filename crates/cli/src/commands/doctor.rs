@@ -68,6 +68,8 @@ fn document(finding: &Finding) -> Value {
             Severity::Notice => "notice",
             Severity::Problem => "problem",
         },
+        "queue": finding.queue,
+        "partitions": finding.partitions,
         "found": finding.found,
         "advice": finding.advice,
     })

@@ -1,12 +1,16 @@
 //! `outbox enqueue`: messages from the command line, a file, or JSON lines.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufRead as _, Read as _};
 use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outbox::{Backend, EnqueueMessage, Outbox, OutboxError, OutboxMessageId, Partitions};
+use outbox::{
+    Backend, DEFAULT_MAX_PAYLOAD, EnqueueMessage, Outbox, OutboxError, OutboxMessageId, Partitions,
+    QueueName,
+};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -46,7 +50,7 @@ pub(crate) struct Args {
     /// Messages with the same key stay in order
     #[arg(long, conflicts_with = "partition")]
     key: Option<String>,
-    /// To this partition
+    /// To this partition; without it and a key, to any
     #[arg(long, value_name = "NUMBER")]
     partition: Option<u32>,
     /// What the payload is
@@ -85,32 +89,55 @@ fn as_written<'de, D: Deserializer<'de>>(json: D) -> Result<Option<Box<RawValue>
     Box::deserialize(json).map(Some)
 }
 
-impl Args {
+/// Where messages go: a queue that is there.
+#[derive(Debug)]
+struct Desk<'a> {
+    args: &'a Args,
+    queue: QueueName,
+    partitions: Partitions,
+    /// Where the next one goes that may go anywhere.
+    anywhere: u32,
+}
+
+impl<'a> Desk<'a> {
+    fn new(args: &'a Args, queue: QueueName, partitions: Partitions) -> Self {
+        let anywhere = RandomState::new().hash_one(()) % u64::from(partitions.count());
+        Self {
+            args,
+            queue,
+            partitions,
+            anywhere: u32::try_from(anywhere).unwrap_or(0),
+        }
+    }
+
     fn message(
-        &self,
+        &mut self,
         payload: Vec<u8>,
         key: Option<String>,
         partition: Option<u32>,
         payload_type: Option<String>,
     ) -> EnqueueMessage {
-        let key = key.or_else(|| self.key.clone().filter(|_| partition.is_none()));
-        let payload_type = payload_type.unwrap_or_else(|| self.payload_type.clone());
-        let message = match key {
-            Some(key) => EnqueueMessage::keyed(key, payload, payload_type),
-            None => EnqueueMessage::to(
-                partition.or(self.partition).unwrap_or(0),
-                payload,
-                payload_type,
-            ),
+        let args = self.args;
+        let key = key.or_else(|| args.key.clone().filter(|_| partition.is_none()));
+        let payload_type = payload_type.unwrap_or_else(|| args.payload_type.clone());
+        let message = match (key, partition.or(args.partition)) {
+            (Some(key), _) => EnqueueMessage::keyed(key, payload, payload_type),
+            (None, Some(partition)) => EnqueueMessage::to(partition, payload, payload_type),
+            (None, None) => {
+                self.anywhere = (self.anywhere + 1) % u32::from(self.partitions.count());
+                EnqueueMessage::to(self.anywhere, payload, payload_type)
+            }
         };
-        let headers = self.headers.iter();
+        let headers = args.headers.iter();
         headers.fold(message, |message, (name, value)| {
             message.header(name, value)
         })
     }
 
-    fn read_line(&self, text: &str) -> Result<EnqueueMessage, String> {
-        let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    fn read_line(&mut self, text: &str) -> Result<EnqueueMessage, String> {
+        // It says "at line 1 column 7", and it is the line of something else.
+        let told = |error: serde_json::Error| error.to_string().replace("line 1 column", "column");
+        let line: Line = serde_json::from_str(text).map_err(told)?;
         let payload = match (line.payload, line.payload_base64) {
             // A string is taken as it is, everything else as it is written.
             (Some(json), None) => match serde_json::from_str(json.get()) {
@@ -128,9 +155,12 @@ impl Args {
         }
         let message = self.message(payload, line.key, line.partition, line.payload_type);
         let headers = line.headers.into_iter();
-        Ok(headers.fold(message, |message, (name, value)| {
+        let message = headers.fold(message, |message, (name, value)| {
             message.header(name, value)
-        }))
+        });
+        let valid = message.validate(&self.queue, self.partitions, DEFAULT_MAX_PAYLOAD);
+        valid.map_err(|error| error.to_string())?;
+        Ok(message)
     }
 }
 
@@ -142,8 +172,14 @@ pub(crate) async fn run(
     let create = args.create.map(|partitions| (&*args.queue, partitions));
     let outbox = context.target.outbox_with(create).await?;
     super::partitions_of(&outbox, &args.queue)?;
+    let queues = on!(&outbox, handle => handle.outbox().queues());
+    let mut queues = queues.into_iter();
+    let Some((queue, partitions)) = queues.find(|(name, _)| name.as_str() == args.queue) else {
+        return Err(OutboxError::QueueNotRegistered(args.queue.clone()).into());
+    };
+    let mut desk = Desk::new(args, queue, partitions);
     if args.json_lines {
-        return on!(&outbox, handle => lines(args, handle.outbox(), output).await);
+        return on!(&outbox, handle => lines(desk, handle.outbox(), output).await);
     }
     let payload = match (&args.payload, &args.file) {
         (Some(payload), _) => payload.clone().into_bytes(),
@@ -168,7 +204,7 @@ pub(crate) async fn run(
                 .way_out("give a payload, --file PATH, or --json-lines"));
         }
     };
-    let message = args.message(payload, None, None, None);
+    let message = desk.message(payload, None, None, None);
     let ids = on!(&outbox, handle => {
         commit(handle.outbox(), &args.queue, std::slice::from_ref(&message)).await
     })?;
@@ -200,7 +236,7 @@ async fn commit<DB: Backend>(
 }
 
 async fn lines<DB: Backend>(
-    args: &Args,
+    mut desk: Desk<'_>,
     outbox: &Outbox<DB>,
     output: &mut Output,
 ) -> Result<(), Failure> {
@@ -215,7 +251,7 @@ async fn lines<DB: Backend>(
             ))
         })?;
         if !line.trim().is_empty() {
-            let message = args.read_line(&line).map_err(|error| {
+            let message = desk.read_line(&line).map_err(|error| {
                 Failure::usage(format!("line {number}: {error}")).way_out(format!(
                     "{done} messages of the lines before it were enqueued"
                 ))
@@ -225,12 +261,14 @@ async fn lines<DB: Backend>(
         }
         let full = batch.len() == TOGETHER || bytes >= TOGETHER_BYTES;
         if full || input.peek().is_none() {
-            let ids = commit(outbox, &args.queue, &batch).await.map_err(|error| {
-                Failure::from(error).way_out(format!(
-                    "{done} messages were enqueued; none of the {} up to line {number}",
-                    batch.len()
-                ))
-            })?;
+            let ids = commit(outbox, desk.queue.as_str(), &batch)
+                .await
+                .map_err(|error| {
+                    Failure::from(error).way_out(format!(
+                        "{done} messages were enqueued; none of the {} up to line {number}",
+                        batch.len()
+                    ))
+                })?;
             report(&ids, output)?;
             done += batch.len();
             bar.set_position(done as u64);
@@ -259,7 +297,8 @@ mod tests {
 
     fn payload(line: &str) -> Result<String, String> {
         let Enqueue { args } = Enqueue::parse_from(["enqueue", "orders", "--json-lines"]);
-        let message = args.read_line(line)?;
+        let mut desk = Desk::new(&args, "orders".parse().unwrap(), Partitions::of(4));
+        let message = desk.read_line(line)?;
         Ok(String::from_utf8_lossy(message.payload()).into_owned())
     }
 
@@ -277,5 +316,16 @@ mod tests {
         assert_eq!(payload(r#"{"payload":null}"#).as_deref(), Ok("null"));
         assert_eq!(payload(r#"{"payload_base64":"aGk="}"#).as_deref(), Ok("hi"));
         assert!(payload(r#"{"key":"k"}"#).unwrap_err().contains("neither"));
+        let late = payload(r#"{"payload":1,"partition":4}"#).unwrap_err();
+        assert!(late.contains("the highest is 3"), "{late}");
+        let Enqueue { args } = Enqueue::parse_from(["enqueue", "orders", "--json-lines"]);
+        let partitions = Partitions::of(4);
+        let mut desk = Desk::new(&args, "orders".parse().unwrap(), partitions);
+        let lines = (0..4).map(|_| desk.read_line(r#"{"payload":1}"#).unwrap());
+        let mut places: Vec<_> = lines.map(|line| line.partition_in(partitions)).collect();
+        places.sort_unstable();
+        assert_eq!(places, [0, 1, 2, 3], "without a key, to all of them");
+        let odd = payload("{x").unwrap_err();
+        assert!(odd.ends_with(" at column 2"), "{odd}");
     }
 }

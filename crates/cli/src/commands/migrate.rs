@@ -27,12 +27,21 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Make what is missing; twice is once
+    #[command(after_help = "Examples:
+  outbox migrate up --database-url postgres://owner@localhost/shop")]
     Up,
     /// Remove the tables, and every message that is in them
+    #[command(after_help = "Examples:
+  outbox migrate down --table-prefix outbox_test_ --yes")]
     Down(Confirmation),
     /// Say which version is there
+    #[command(after_help = "Examples:
+  outbox migrate status || outbox migrate up")]
     Status,
     /// Print the SQL, for an administrator to read and run
+    #[command(after_help = "Examples:
+  outbox migrate print postgres > outbox.sql
+  outbox migrate print mysql --down")]
     Print {
         /// For which database
         database: Kind,
@@ -88,9 +97,14 @@ async fn migrate<DB: Backend>(
     match &args.what {
         What::Up => schema.up().await?,
         What::Down(confirmation) => {
+            if before > Schema::<DB>::VERSION {
+                // Whatever else is there, this version does not know it.
+                let (found, expected) = (before, Schema::<DB>::VERSION);
+                return Err(OutboxError::SchemaVersion { found, expected }.into());
+            }
             if before > 0 {
                 let question =
-                    format!("remove every table that begins with {prefix}, and all messages");
+                    format!("remove the outbox's tables, {prefix}…, and all messages in them");
                 confirmation.ask(&question)?;
                 schema.down().await?;
             }
@@ -107,6 +121,9 @@ async fn migrate<DB: Backend>(
             (before, found) if before == found => format!("version {found}"),
             (before, found) => format!("version {before} → {found}"),
         })?;
+    }
+    if matches!(args.what, What::Status) && found == 0 {
+        return Err(Failure::no_outbox(prefix));
     }
     if matches!(args.what, What::Up | What::Status) && found != needed {
         return Err(OutboxError::SchemaVersion {

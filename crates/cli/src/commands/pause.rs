@@ -36,45 +36,46 @@ pub(crate) async fn run(
         queue, partition, ..
     } = args;
     let outbox = context.target.outbox().await?;
-    let done = on!(&outbox, handle => match pause {
-        true => handle.outbox().pause(queue, *partition).await,
-        false => handle.outbox().resume(queue, *partition).await,
-    });
-    done.map_err(|error| super::unknown_queue(&outbox, error))?;
+    let count = super::partitions_of(&outbox, queue)?.len();
     let place = match partition {
         Some(partition) => format!("{queue}/{partition}"),
         None => queue.clone(),
     };
-    let action = if pause { "pause" } else { "resume" };
-    super::record(
-        &outbox,
-        action,
-        &place,
-        args.reason.as_deref().unwrap_or(""),
-    )
-    .await;
+    if partition.is_none_or(|partition| (partition as usize) < count) {
+        let action = if pause { "pause" } else { "resume" };
+        let reason = args.reason.as_deref().unwrap_or("");
+        super::record(&outbox, action, &place, reason).await?;
+    }
+    on!(&outbox, handle => match pause {
+        true => handle.outbox().pause(queue, *partition).await,
+        false => handle.outbox().resume(queue, *partition).await,
+    })?;
+    let mut stats = super::stats_of(&outbox, queue).await?;
+    stats.retain(|one| one.paused && partition.is_none_or(|wanted| wanted == one.partition));
+    let paused: Vec<u32> = stats.iter().map(|one| one.partition).collect();
     if output.is_json() {
-        return output.json(&json!({ "queue": queue, "partition": partition, "paused": pause }));
+        return output.json(&json!({
+            "queue": queue,
+            "partition": partition,
+            "paused": !paused.is_empty(),
+            "paused_partitions": paused,
+        }));
     }
     let what = match partition {
         Some(partition) => format!("partition {partition} of {queue}"),
         None => queue.clone(),
     };
-    let state = if pause { "is paused" } else { "goes on" };
-    output.line(format!("{what} {state}"))?;
-    if pause {
-        return Ok(());
-    }
-    let mut still = super::stats_of(&outbox, queue).await?;
-    still.retain(|one| one.paused && partition.is_none_or(|wanted| wanted == one.partition));
-    let still: Vec<u32> = still.iter().map(|one| one.partition).collect();
-    match (partition, &*still) {
-        (_, []) => Ok(()),
-        (Some(_), _) => output.line(format!(
-            "it stays paused as long as the queue is: `outbox resume {queue}` resumes that"
+    match (pause, partition, &*paused) {
+        (true, ..) => output.line(format!("{what} is paused")),
+        (false, _, []) => output.line(format!("{what} goes on")),
+        (false, Some(_), _) => output.line(format!(
+            "{what} stays paused as long as the queue is: `outbox resume {queue}` resumes that"
         )),
-        (None, partitions) => output.line(format!(
-            "still paused by themselves: partitions {partitions:?}; resume them with --partition"
-        )),
+        (false, None, partitions) => {
+            output.line(format!("{what} goes on"))?;
+            output.line(format!(
+                "still paused by themselves: partitions {partitions:?}; resume them with --partition"
+            ))
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::Context;
 use crate::config::{self, AnySink, Config, LogFormat};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::server::{AccessArgs, Desks, Metrics, Readiness, Server, Shown};
+use crate::server::{AccessArgs, Desks, Metrics, Readiness, Server, Shown, may_listen};
 use crate::signals::{Signal, Signals};
 use crate::telemetry::Telemetry;
 use serve::Relay;
@@ -44,13 +44,28 @@ pub(crate) struct Args {
     #[arg(long)]
     check: bool,
     /// Serve a dashboard here, and /metrics, /healthz and /readyz
-    #[arg(long, value_name = "ADDRESS", help_heading = "Dashboard")]
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::format::address, help_heading = "Dashboard")]
     dashboard: Option<SocketAddr>,
     /// Serve /metrics, /healthz and /readyz here, to everybody who gets there
-    #[arg(long, value_name = "ADDRESS", help_heading = "Dashboard")]
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::format::address, help_heading = "Dashboard")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     access: AccessArgs,
+}
+
+impl Args {
+    /// Whether the dashboard can be shown to those who are to see it.
+    fn check_access(&self) -> Result<(), Failure> {
+        match self.dashboard {
+            Some(listen) => may_listen(&self.access.access()?, listen),
+            None if self.access.are_given() => {
+                let message =
+                    "--operator, --payloads and --users are for a dashboard, and there is none";
+                Err(Failure::usage(message).way_out("add it: --dashboard 127.0.0.1:8080"))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 pub(crate) async fn run(
@@ -62,6 +77,8 @@ pub(crate) async fn run(
     if args.init {
         return init(path, output);
     }
+    context.target.leaves_it_to_the_file()?;
+    args.check_access()?;
     let (mut config, sinks) = read(path)?;
     if args.check {
         return check::run(&config, &sinks, output).await;

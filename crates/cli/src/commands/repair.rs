@@ -29,6 +29,7 @@ pub(crate) async fn run(
     let outbox = context.target.outbox().await?;
     args.confirmation
         .ask("was this database restored, and are no producers writing yet")?;
+    super::record(&outbox, "repair", "the numbers of messages", "").await?;
     let repaired = on!(&outbox, handle => handle.outbox().repair().await)?;
     if output.is_json() {
         return output.json(&json!({ "repaired": repaired }));

@@ -43,21 +43,28 @@ pub(crate) async fn run(
     let outbox = context.target.outbox().await?;
     let head = on!(&outbox, handle => handle.outbox().peek(queue, *partition, None, 1).await);
     let head = head.map_err(|error| super::unknown_queue(&outbox, error))?;
+    let mut stats = super::stats_of(&outbox, queue).await?.into_iter();
+    let stats = stats.find(|one| one.partition == *partition);
     let Some(head) = head.first() else {
-        let message = format!("nothing waits in partition {partition} of {queue}");
-        return Err(Failure::new(Code::Missing, message));
+        let place = format!("partition {partition} of {queue}");
+        let failure = |message| Failure::new(Code::Missing, message);
+        return Err(match stats.is_some_and(|one| one.unsequenced) {
+            true => failure(format!("what waits in {place} has no number yet"))
+                .way_out("a process with workers, such as `outbox relay`, gives it"),
+            false => failure(format!("nothing waits in {place}")),
+        });
     };
     confirmation.ask(&format!(
         "put message {} (number {} of partition {partition} of {queue}) into the dead letters",
         head.id, head.seq
     ))?;
     let skipped = head.id;
-    let mut stats = super::stats_of(&outbox, queue).await?.into_iter();
-    let failing = stats.find(|one| one.partition == *partition);
-    let reason = match failing.and_then(|one| one.last_error) {
+    let reason = match stats.and_then(|one| one.last_error) {
         Some(error) => format!("{reason} (it had failed: {error})"),
         None => reason.clone(),
     };
+    let target = format!("{queue}/{partition}, message {skipped}");
+    super::record(&outbox, "skip", &target, &args.reason).await?;
     let skip = on!(&outbox, handle => {
         handle.outbox().skip_message(queue, *partition, skipped, &reason).await
     });
@@ -65,8 +72,6 @@ pub(crate) async fn run(
         let message = format!("message {skipped} was settled meanwhile: nothing was skipped");
         return Err(Failure::new(Code::Missing, message).way_out("look again with: outbox peek"));
     }
-    let target = format!("{queue}/{partition}, message {skipped}");
-    super::record(&outbox, "skip", &target, &args.reason).await;
     if output.is_json() {
         let id = skipped.to_string();
         return output.json(&json!({ "queue": queue, "partition": partition, "skipped": id }));

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long)]
     watch: bool,
     /// How often, with --watch
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::format::duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "watch", value_parser = crate::format::duration)]
     every: Duration,
 }
 

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::Context;
 use crate::connection::{AnyOutbox, on};
 use crate::failure::Failure;
+use crate::signals::Signals;
 use state::{Sample, State};
 
 /// Watch queues, partitions and processes live
@@ -67,6 +68,7 @@ async fn watch(
         Some((sample(outbox).await, ticks))
     }));
     let mut keys = keys();
+    let mut signals = Signals::new()?;
     loop {
         terminal.draw(|frame| state.draw(frame))?;
         tokio::select! {
@@ -75,6 +77,7 @@ async fn watch(
                 // It is shown, and tried again: a database that restarts comes back.
                 Err(failure) => state.lost(failure.to_string()),
             },
+            _ = signals.next() => return Ok(()),
             key = keys.recv() => match key {
                 Some(KeyCode::Char('q')) | None => return Ok(()),
                 Some(key) => state.press(key),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use outbox::OutboxMessage;
 use outbox_sinks::{
     CloudEventMode, HttpSink, LinesSink, MqttSink, NatsSink, Published, RabbitMqSink, RedisSink,
-    Sink, SinkError,
+    Sink, SinkError, TIMEOUT,
 };
 use serde::Deserialize;
 
@@ -18,8 +18,13 @@ use super::values::{Checked, Text};
 pub(super) trait Section {
     fn build(&self) -> Result<AnySink, SinkError>;
 
-    /// How long a broker may take, if the file says so.
+    /// How long a broker may take, if there is one.
     fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The file that its messages go to, if it is one.
+    fn file(&self) -> Option<&str> {
         None
     }
 }
@@ -66,6 +71,11 @@ impl Sink for AnySink {
     }
 }
 
+/// How long a broker may take.
+fn patience(timeout: Option<Checked<Duration>>) -> Duration {
+    timeout.map_or(TIMEOUT, |Checked(timeout)| timeout)
+}
+
 /// Hands on what the file says, and leaves the rest at the builder's defaults.
 macro_rules! with {
     ($builder:expr, $section:expr, $($setting:ident),*) => {{
@@ -100,14 +110,19 @@ pub(super) struct File {
 
 impl Section for File {
     fn build(&self) -> Result<AnySink, SinkError> {
-        if self.path.as_str().contains('{') {
+        let path = self.path.as_str();
+        if path.is_empty() || path.contains('{') {
             return Err(SinkError::InvalidConfig {
                 field: "path",
-                value: self.path.as_str().to_owned(),
+                value: path.to_owned(),
                 allowed: "one file: it cannot be different for each message",
             });
         }
-        Ok(AnySink::Lines(LinesSink::file(self.path.as_str()).into()))
+        Ok(AnySink::Lines(LinesSink::file(path).into()))
+    }
+
+    fn file(&self) -> Option<&str> {
+        Some(self.path.as_str())
     }
 }
 
@@ -152,7 +167,7 @@ impl Section for Http {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout.map(|Checked(timeout)| timeout)
+        Some(patience(self.timeout))
     }
 }
 
@@ -176,7 +191,7 @@ impl Section for Nats {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout.map(|Checked(timeout)| timeout)
+        Some(patience(self.timeout))
     }
 }
 
@@ -210,7 +225,7 @@ impl Section for RabbitMq {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout.map(|Checked(timeout)| timeout)
+        Some(patience(self.timeout))
     }
 }
 
@@ -247,7 +262,7 @@ impl Section for Kafka {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout.map(|Checked(timeout)| timeout)
+        Some(patience(self.timeout))
     }
 }
 
@@ -269,7 +284,7 @@ impl Section for Redis {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout.map(|Checked(timeout)| timeout)
+        Some(patience(self.timeout))
     }
 }
 
@@ -301,6 +316,6 @@ impl Section for Mqtt {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout.map(|Checked(timeout)| timeout)
+        Some(patience(self.timeout))
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use gethostname::gethostname;
 use outbox::{Partitions, QueueName, TablePrefix};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _};
 
@@ -39,7 +40,10 @@ impl fmt::Debug for Text {
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let environment = |name: &str| std::env::var(name).ok();
+        // A shell knows its host's name and keeps it to itself.
+        let host =
+            |name: &str| (name == "HOSTNAME").then(|| gethostname().to_string_lossy().into_owned());
+        let environment = |name: &str| std::env::var(name).ok().or_else(|| host(name));
         let expanded = expanded(&text, environment).map_err(D::Error::custom)?;
         Ok(Self(expanded))
     }

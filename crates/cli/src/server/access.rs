@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use outbox_dashboard::{Access, Rights};
 
+use crate::connection::explicit;
 use crate::failure::Failure;
+
+/// Where the environment says who may use it.
+const USERS: &str = "OUTBOX_USERS";
 
 /// Who may do what on a dashboard
 #[derive(Debug, Args)]
@@ -22,7 +26,7 @@ pub(crate) struct AccessArgs {
     #[arg(
         long,
         value_name = "FILE",
-        env = "OUTBOX_USERS",
+        env = USERS,
         hide_env_values = true
     )]
     users: Option<PathBuf>,
@@ -38,6 +42,12 @@ impl AccessArgs {
             None => Ok(Access::everybody(everybody)),
             Some(path) => users(path, everybody),
         }
+    }
+
+    /// Whether the command line says anything of it.
+    pub(crate) fn are_given(&self) -> bool {
+        let users = self.users.as_deref().and_then(Path::to_str);
+        self.operator || self.payloads || explicit(users, USERS).is_some()
     }
 
     /// May do everything.
@@ -79,7 +89,11 @@ fn users(path: &Path, everybody: Rights) -> Result<Access, Failure> {
                 "operator" => rights.operate = true,
                 "payloads" => rights.payloads = true,
                 "" => {}
-                _ => return Err(wrong("has a right that there is not")),
+                _ => {
+                    return Err(wrong(
+                        "has a third part that is no right; a secret has no colon",
+                    ));
+                }
             }
         }
         access = access

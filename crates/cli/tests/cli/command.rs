@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::marker::PhantomData;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use serde_json::Value;
 
@@ -47,8 +47,13 @@ impl<DB> Command<DB> {
         Self::spawn(arguments, input, Some(&self.url))
     }
 
-    fn spawn(arguments: &[&str], input: &str, url: Option<&str>) -> Ran {
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
+    /// Begins it.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        Self::begin(arguments, Some(&self.url))
+    }
+
+    fn begin(arguments: &[&str], url: Option<&str>) -> Child {
+        std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
             .args(arguments)
             .env_remove("OUTBOX_DATABASE_URL")
             .env_remove("OUTBOX_CONFIG")
@@ -57,7 +62,11 @@ impl<DB> Command<DB> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
+            .unwrap()
+    }
+
+    fn spawn(arguments: &[&str], input: &str, url: Option<&str>) -> Ran {
+        let mut child = Self::begin(arguments, url);
         // One that fails does not read everything.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         Ran {
@@ -119,6 +128,14 @@ impl Ran {
         let values = lines.lines().map(serde_json::from_str);
         values.map(Result::unwrap).collect()
     }
+}
+
+/// Sends a signal.
+pub(crate) fn tell(process: &Child, signal: &str) {
+    let sent = std::process::Command::new("kill")
+        .args([&format!("-{signal}"), &process.id().to_string()])
+        .status();
+    assert!(sent.unwrap().success());
 }
 
 /// As `outbox migrate print` calls it.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use outbox::metrics::{ALL, Kind};
 use serde_json::Value;
 
-use crate::command::{Command, on_every_database};
+use crate::command::{Command, on_every_database, tell};
 
 /// How long something may take that should happen soon, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -314,11 +314,7 @@ async fn a_relay_has_a_dashboard_of_every_database() {
 
     // Another file, at the same address.
     std::fs::write(&file, config(&["shop"])).unwrap();
-    let id = relay.child.id().to_string();
-    let told = std::process::Command::new("kill")
-        .args(["-HUP", &id])
-        .status();
-    assert!(told.unwrap().success());
+    tell(&relay.child, "HUP");
     assert_eq!(relay.until("/", "· shop</title>"), 200);
     relay.until("/", "/queues/orders\">orders</a>");
     assert_eq!(relay.until("/readyz", r#""ready":true"#), 200);

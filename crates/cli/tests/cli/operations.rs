@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::command::{Command, database_type, on_every_database};
+use crate::command::{Command, database_type, on_every_database, tell};
 use outbox::{
     Backend, MessageResult, Outbox, OutboxHandle, OutboxMessage, OutboxProfile, Partitions,
 };
@@ -107,6 +107,8 @@ async fn an_operator_sees_and_decides<DB: Backend>(command: &Command<DB>) {
         .run(&[&skip[..], &["--yes", "--json"]].concat())
         .json();
     assert_eq!(skipped["skipped"], peeked[0]["id"]);
+    let within = command.run(&["resume", "orders", "--partition", "3", "--json"]);
+    assert_eq!(within.json()["paused"], true, "its queue is");
     command
         .run(&["pause", "orders", "--partition", "1"])
         .succeeds();
@@ -115,6 +117,21 @@ async fn an_operator_sees_and_decides<DB: Backend>(command: &Command<DB>) {
     assert_eq!(queue, format!("orders goes on\n{still}\n"));
     let partition = command.run(&["resume", "orders", "--partition", "1"]);
     assert_eq!(partition.succeeds(), "partition 1 of orders goes on\n");
+    let done = command
+        .run(&["audit", "--limit", "3", "--json"])
+        .json_lines();
+    let done: Vec<_> = done
+        .iter()
+        .map(|one| json!([one["action"], one["target"]]))
+        .collect();
+    assert_eq!(
+        json!(done),
+        json!([
+            ["resume", "orders/1"],
+            ["resume", "orders"],
+            ["pause", "orders/1"]
+        ])
+    );
     until(command, "all are settled", |all| sum(all, "pending") == 0).await;
     worker.stop().await;
 
@@ -143,7 +160,9 @@ async fn an_operator_sees_and_decides<DB: Backend>(command: &Command<DB>) {
     command.run(&["dead-letters", "requeue"]).fails(2);
     // The other one is resolved: it stays as it is, and holds up none.
     let requeue = command.run(&["dead-letters", "requeue", &poison, &skipped]);
-    assert!(requeue.fails(5).contains("1 of 2 could not be requeued"));
+    let left = requeue.fails(5);
+    assert!(left.contains("1 of 2 could not be requeued"), "{left}");
+    assert!(left.contains(&format!("{poison} is resolved")), "{left}");
     assert_eq!(requeue.printed(), "1 requeued\n");
     command.run(&["dead-letters", "requeue", &skipped]).fails(5);
     let cleanup = command.run(&["dead-letters", "cleanup", "--yes"]);
@@ -180,9 +199,12 @@ async fn json_lines_are_enqueued_in_order_and_errors_name_their_line<DB: Backend
         error.contains("500 messages of the lines before it were enqueued"),
         "{error}"
     );
-    let refused = "{\"payload\": 1, \"type\": \"ä\"}";
+    let refused = "{\"payload\": 1, \"type\": \"ä\"}\n{\"payload\": 2}\n";
     let error = command.run_with(&enqueue, refused).fails(2);
-    assert!(error.contains("invalid payload type \"ä\""), "{error}");
+    assert!(
+        error.contains("line 1: invalid payload type \"ä\""),
+        "{error}"
+    );
 
     let worker = worker::<DB>(&command.url).await;
     let all = until(command, "all are settled", |all| {
@@ -281,6 +303,20 @@ async fn the_bench_measures_and_leaves_nothing_behind<DB: Backend>(command: &Com
     command
         .run(&[&["migrate", "status"], &prefix[..]].concat())
         .fails(4);
+    let mut long = command.start(&["bench", "--seconds", "600"]);
+    while command
+        .run(&[&["migrate", "status"], &prefix[..]].concat())
+        .code()
+        != Some(0)
+    {
+        assert_eq!(long.try_wait().unwrap(), None, "it goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tell(&long, "TERM");
+    assert_eq!(long.wait().unwrap().code(), Some(1), "interrupted");
+    command
+        .run(&[&["migrate", "status"], &prefix[..]].concat())
+        .fails(4);
     let refused = command.run(&["bench", "--partitions", "3"]);
     assert!(refused.complains(2).contains("allowed are 1, 2, 4, 8"));
 }
@@ -294,9 +330,13 @@ async fn tables_come_and_go<DB: Backend>(command: &Command<DB>) {
     assert_eq!(command.run(&["migrate", "up"]).succeeds(), "version 1\n");
     command.run(&["migrate", "status"]).succeeds();
     let other = ["--table-prefix", "other_"];
-    command
-        .run(&[&other[..], &["migrate", "status"]].concat())
-        .fails(4);
+    for of_another in [&["migrate", "status"][..], &["status"]] {
+        let error = command.run(&[&other[..], of_another].concat()).fails(4);
+        assert!(
+            error.contains("migrate up --table-prefix other_"),
+            "{error}"
+        );
+    }
     command.run(&["migrate", "down"]).fails(2);
     let down = command.run(&["migrate", "down", "--yes"]).succeeds();
     assert_eq!(down, "removed\n");

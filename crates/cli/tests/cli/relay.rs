@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::{Command, on_every_database};
+use crate::command::{Command, on_every_database, tell};
 use serde_json::Value;
 use sqlx::Sqlite;
 use tempfile::TempDir;
@@ -97,16 +97,8 @@ impl Relay {
         }
     }
 
-    fn signal(&self, signal: &str) {
-        let id = self.process.id().to_string();
-        let sent = std::process::Command::new("kill")
-            .args([signal, &id])
-            .status();
-        assert!(sent.unwrap().success());
-    }
-
     fn stops(mut self) {
-        self.signal("-TERM");
+        tell(&self.process, "TERM");
         self.says("stopped");
         assert!(self.process.wait().unwrap().success());
     }
@@ -212,7 +204,7 @@ fn a_file_that_has_changed_is_followed_and_one_that_makes_no_sense_is_not() {
     folder.delivered("orders.jsonl", 10);
 
     folder.write(&TO_A_FILE.replace("partitions = 4", "partitions = 3"));
-    relay.signal("-HUP");
+    tell(&relay.process, "HUP");
     let refused = relay.says("not reloaded: ");
     let refused = refused["message"].as_str().unwrap();
     assert!(
@@ -221,16 +213,16 @@ fn a_file_that_has_changed_is_followed_and_one_that_makes_no_sense_is_not() {
     );
 
     folder.write(&TO_A_FILE.replace("${OUTBOX_DATABASE_URL}", "postgre://shop"));
-    relay.signal("-HUP");
+    tell(&relay.process, "HUP");
     relay.says("not reloaded: there is no database \"postgre\"");
     folder.write(TO_A_FILE);
-    relay.signal("-HUP");
+    tell(&relay.process, "HUP");
     relay.says("reloaded: nothing has changed");
     enqueue(&command, 10..20);
     folder.delivered("orders.jsonl", 20);
 
     folder.write(&TO_A_FILE.replace("orders.jsonl", "others.jsonl"));
-    relay.signal("-HUP");
+    tell(&relay.process, "HUP");
     relay.says("reloaded");
     relay.says("relaying");
     enqueue(&command, 20..30);
@@ -512,13 +504,35 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
         ),
         (
             with("[[route]]\nqueues = [\"a\"]\nlease = \"1ms\"\n[route.stdout]\n"),
-            "outbox: outbox.toml, line 6, route.lease: must be 5s or longer",
+            "outbox: outbox.toml, line 6, route.lease: 1ms is too short: it must be 5s or longer",
         ),
         (
             with(
                 "[[route]]\nqueues = [\"a\"]\nlease = \"20s\"\n[route.redis]\nurl = \"redis://x\"\ntimeout = \"20s\"\n",
             ),
-            "outbox: outbox.toml, line 9, route.redis.timeout: 20s is not shorter than the route's lease, 20s",
+            "outbox: outbox.toml, line 9, route.redis.timeout: a broker's timeout of 20s is not shorter than 18s, the time for publishing within the route's lease of 20s",
+        ),
+        (
+            with(
+                "[[route]]\nqueues = [\"a\"]\nlease = \"5s\"\n[route.redis]\nurl = \"redis://x\"\n",
+            ),
+            "outbox: outbox.toml, line 7, route.redis: a broker's timeout of 10s is not shorter than 3.75s, ",
+        ),
+        (
+            with(
+                "[[route]]\nqueues = [\"a\"]\n[route.redis] # or [route.nats]\nurll = \"redis://x\"\n",
+            ),
+            "outbox: outbox.toml, line 7, route.redis.urll: unknown field `urll`",
+        ),
+        (
+            with("[[route]]\nqueues = [\"a\"]\n[route.file]\npath = \"\"\n"),
+            "outbox: outbox.toml, line 7, route.file.path: path is \"\", but must be one file",
+        ),
+        (
+            with(
+                "[[route]]\nqueues = [\"a\"]\n[route.file]\npath = \"x\"\n[[route]]\nqueues = [\"b\"]\n[route.file]\npath = \"x\"\n",
+            ),
+            "outbox: outbox.toml, line 11, route.file.path: another route writes to \"x\"",
         ),
         (
             with("[[route]]\nqueues = [\"a\"]\n[route.file]\npath = \"{queue}.jsonl\"\n"),
@@ -542,4 +556,29 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
         missing.contains("cannot read no-such.toml") && missing.contains("--init"),
         "{missing}"
     );
+}
+
+#[test]
+fn what_has_no_effect_on_a_relay_is_refused() {
+    let folder = Folder::with(
+        "[[database]]\nname = \"shop\"\nurl = \"${OUTBOX_DATABASE_URL}\"\n\
+         [[route]]\nqueues = [\"orders\"]\n[route.stdout]\n",
+    );
+    let command = sqlite(&folder, "shop.db");
+    for (more, told) in [
+        (&["--database-url", "sqlite://x.db"][..], "--database-url"),
+        (&["--table-prefix", "other_"], "--table-prefix"),
+        (&["--database", "shop"], "--database"),
+        (&["--operator"], "--dashboard 127.0.0.1:8080"),
+        (&["--users", "no-such-file"], "--dashboard 127.0.0.1:8080"),
+        (
+            &["--dashboard", "127.0.0.1:1", "--users", "no-such-file"],
+            "cannot read the users",
+        ),
+        (&["--dashboard", "0.0.0.0:1"], "--users FILE"),
+    ] {
+        let check = ["relay", "--check", "--config", &folder.config()];
+        let said = command.run(&[&check, more].concat()).fails(2);
+        assert!(said.contains(told), "{more:?}: {said}");
+    }
 }

@@ -4,11 +4,10 @@ use std::time::SystemTime;
 
 use askama::Template;
 use axum::body::Bytes;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use outbox::{DeadLetter, DeadLetterFilter, DeadLetterStatus, OutboxError};
 
-use super::{Frame, Refused, Shown, Visit, rendered};
+use super::{Frame, Path, Refused, Shown, Visit, rendered};
 use crate::form::{self, Fields};
 use crate::jobs::{Decision, Job, Scope};
 use crate::payload::{self, Shown as Payload};

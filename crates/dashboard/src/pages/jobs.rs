@@ -2,9 +2,8 @@
 
 use askama::Template;
 use axum::body::Bytes;
-use axum::extract::Path;
 
-use super::{Frame, Refused, Shown, Visit, rendered};
+use super::{Frame, Path, Refused, Shown, Visit, rendered};
 use crate::jobs::{Job, State};
 use crate::words;
 

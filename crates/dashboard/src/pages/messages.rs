@@ -1,11 +1,10 @@
 //! Messages that wait: by number, or by key.
 
 use askama::Template;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use outbox::{OutboxError, OutboxMessage, Partitions};
 
-use super::{Frame, Refused, Shown, Visit, rendered};
+use super::{Frame, Path, Refused, Shown, Visit, rendered};
 use crate::form;
 use crate::payload::{self, Shown as Payload};
 use crate::words;

@@ -2,12 +2,11 @@
 
 use askama::Template;
 use axum::body::Bytes;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use outbox::{OutboxMessageId, PartitionStats, ProcessStats};
 
 use super::messages::Told;
-use super::{Frame, Refused, Shown, Visit, rendered};
+use super::{Frame, Path, Refused, Shown, Visit, rendered};
 use crate::words;
 
 /// How many messages are shown behind the head.

@@ -2,12 +2,11 @@
 
 use askama::Template;
 use axum::body::Bytes;
-use axum::extract::Path;
 use axum::response::Response;
 use outbox::{OutboxError, PartitionStats};
 
 use super::overview::{Attention, Totals, charts, lately};
-use super::{Frame, Refused, Shown, Visit, rendered};
+use super::{Frame, Path, Refused, Shown, Visit, rendered};
 use crate::chart::Chart;
 use crate::watch::MEMORY;
 use crate::words;

@@ -5,14 +5,21 @@ use std::time::Duration;
 use outbox::{DeadLetter, OutboxError};
 use serde_json::json;
 
-use super::{Filter, Selection, look, one};
+use super::{Page, Selection, look, one};
 use crate::ask::Confirmation;
 use crate::commands::{progress, record};
 use crate::connection::{AnyOutbox, on};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
+/// Of how many dead letters it is told how they are.
+const MOST_TOLD: usize = 20;
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters requeue 17 18
+  outbox dead-letters requeue --queue orders --type order.placed --dry-run
+  outbox dead-letters requeue --queue orders --limit 5000 --yes")]
 pub(super) struct Requeue {
     #[command(flatten)]
     selection: Selection,
@@ -30,6 +37,7 @@ impl Requeue {
             self.confirmation
                 .ask(&format!("requeue {} dead letters", letters.len()))?;
         }
+        note("requeue", outbox, &letters, "").await?;
         let bar = progress(letters.len() as u64, "requeued");
         let mut done = 0;
         for letter in &letters {
@@ -37,45 +45,40 @@ impl Requeue {
                 on!(outbox, handle => handle.outbox().dead_letter_requeue(letter.id).await);
             bar.inc(1);
             let id = match requeued {
-                Ok(id) => id,
+                Ok(id) => Some(id.to_string()),
                 // Somebody else has decided about this one; the others are still to be requeued.
-                Err(OutboxError::DeadLetterNotPending(_)) => continue,
-                Err(error) => {
-                    record(
-                        outbox,
-                        "requeue",
-                        &counted(done, &letters),
-                        "then it failed",
-                    )
-                    .await;
-                    return Err(partly(error.into(), done, letters.len()));
-                }
+                Err(OutboxError::DeadLetterNotPending(_)) => None,
+                Err(error) => return Err(partly(error.into(), done, letters.len())),
             };
-            done += 1;
+            done += u64::from(id.is_some());
             if output.is_json() {
-                output.json(&json!({ "id": letter.id, "requeued_as": id.to_string() }))?;
+                output.json(&json!({ "id": letter.id, "requeued_as": id }))?;
             }
         }
         bar.finish_and_clear();
-        let target = counted(done, &letters);
-        record(outbox, "requeue", &target, "").await;
         if !output.is_json() {
             output.line(format!("{done} requeued"))?;
         }
-        all_of("requeued", done, letters.len())
+        all_of("requeued", done, outbox, &letters).await
     }
 }
 
-/// How many of them, for the audit log.
-fn counted(done: u64, letters: &[DeadLetter]) -> String {
-    match letters {
+/// Writes into the audit log what becomes of which dead letters, if any.
+async fn note(
+    action: &'static str,
+    outbox: &AnyOutbox,
+    letters: &[DeadLetter],
+    reason: &str,
+) -> Result<(), Failure> {
+    let target = match letters {
+        [] => return Ok(()),
         [one] => format!("dead letter {}", one.id),
-        [] => "no dead letter".to_owned(),
         letters => {
             let ids: Vec<_> = letters.iter().map(|letter| letter.id).collect();
-            format!("{done} of {} dead letters: {ids:?}", letters.len())
+            format!("{} dead letters: {ids:?}", letters.len())
         }
-    }
+    };
+    record(outbox, action, &target, reason).await
 }
 
 /// Says how far it came before it failed.
@@ -89,9 +92,11 @@ fn partly(failure: Failure, done: u64, of: usize) -> Failure {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters replay --queue orders --limit 10 --for 30m")]
 pub(super) struct Replay {
     #[command(flatten)]
-    filter: Filter,
+    page: Page,
     /// How long nobody else gets them
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = crate::format::duration, help_heading = None::<&'static str>)]
     claim: Duration,
@@ -99,7 +104,8 @@ pub(super) struct Replay {
 
 impl Replay {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let filter = self.filter.of(outbox)?;
+        let filter = self.page.of(outbox)?;
+        record(outbox, "replay", &self.page.described(), "").await?;
         let claimed =
             on!(outbox, handle => handle.outbox().dead_letter_replay(&filter, self.claim).await)?;
         look::print(&claimed, output)?;
@@ -140,6 +146,8 @@ impl Claimed {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters resolve 17 18 --token 4f6c…")]
 pub(super) struct Resolve {
     #[command(flatten)]
     claimed: Claimed,
@@ -148,13 +156,15 @@ pub(super) struct Resolve {
 impl Resolve {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let letters = self.claimed.letters(outbox).await?;
+        note("resolve", outbox, &letters, "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_resolve(&letters).await)?;
-        record(outbox, "resolve", &counted(done, &letters), "").await;
-        ended("resolved", done, letters.len(), output)
+        ended("resolved", done, outbox, &letters, output).await
     }
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters reject 17 --token 4f6c… --reason 'the address is still unknown'")]
 pub(super) struct Reject {
     #[command(flatten)]
     claimed: Claimed,
@@ -166,15 +176,18 @@ pub(super) struct Reject {
 impl Reject {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let letters = self.claimed.letters(outbox).await?;
+        note("reject", outbox, &letters, &self.reason).await?;
         let reject =
             on!(outbox, handle => handle.outbox().dead_letter_reject(&letters, &self.reason).await);
         let done = reject?;
-        record(outbox, "reject", &counted(done, &letters), &self.reason).await;
-        ended("rejected", done, letters.len(), output)
+        ended("rejected", done, outbox, &letters, output).await
     }
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters discard 17 --reason 'a test order, ticket 4711'
+  outbox dead-letters discard --queue orders --type order.draft --dry-run")]
 pub(super) struct Discard {
     #[command(flatten)]
     selection: Selection,
@@ -195,56 +208,80 @@ impl Discard {
             self.confirmation
                 .ask(&format!("discard {} dead letters", letters.len()))?;
         }
-        let done = on!(outbox, handle => handle.outbox().dead_letter_discard(&letters).await)?;
         let reason = self.reason.as_deref().unwrap_or("");
-        record(outbox, "discard", &counted(done, &letters), reason).await;
-        ended("discarded", done, letters.len(), output)
+        note("discard", outbox, &letters, reason).await?;
+        let done = on!(outbox, handle => handle.outbox().dead_letter_discard(&letters).await)?;
+        ended("discarded", done, outbox, &letters, output).await
     }
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters cleanup --queue orders --limit 10000 --yes")]
 pub(super) struct Cleanup {
     #[command(flatten)]
-    filter: Filter,
+    page: Page,
     #[command(flatten)]
     confirmation: Confirmation,
 }
 
 impl Cleanup {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let filter = self.filter.of(outbox)?;
+        let filter = self.page.of(outbox)?;
         self.confirmation
             .ask("delete dead letters that were resolved or discarded")?;
+        record(outbox, "clean up", &self.page.described(), "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_cleanup(&filter).await)?;
-        record(outbox, "clean up", &format!("{done} dead letters"), "").await;
+        let more = done >= u64::from(self.page.limit);
         if output.is_json() {
-            return output.json(&json!({ "deleted": done }));
+            return output.json(&json!({ "deleted": done, "maybe_more": more }));
         }
-        let more = if done >= u64::from(self.filter.limit) {
-            "; there may be more: run it again, or raise --limit"
-        } else {
-            ""
+        let more = match more {
+            true => "; there may be more: run it again, or raise --limit",
+            false => "",
         };
         output.line(format!("{done} deleted{more}"))
     }
 }
 
 /// Those that were not in a state for it are an error: somebody should know.
-fn ended(what: &str, done: u64, of: usize, output: &mut Output) -> Result<(), Failure> {
+async fn ended(
+    what: &str,
+    done: u64,
+    outbox: &AnyOutbox,
+    letters: &[DeadLetter],
+    output: &mut Output,
+) -> Result<(), Failure> {
     if output.is_json() {
-        output.json(&json!({ what: done, "of": of }))?;
+        output.json(&json!({ what: done, "of": letters.len() }))?;
     } else {
         output.line(format!("{done} {what}"))?;
     }
-    all_of(what, done, of)
+    all_of(what, done, outbox, letters).await
 }
 
-/// Says so if some were left.
-fn all_of(what: &str, done: u64, of: usize) -> Result<(), Failure> {
+/// Says so if some were left, and how they all are now: nobody knows which those were that it was done to.
+async fn all_of(
+    what: &str,
+    done: u64,
+    outbox: &AnyOutbox,
+    letters: &[DeadLetter],
+) -> Result<(), Failure> {
+    let of = letters.len();
     if done == of as u64 {
         return Ok(());
     }
+    let mut now = Vec::new();
+    for letter in letters.iter().take(MOST_TOLD) {
+        now.push(match one(outbox, letter.id).await {
+            Ok(found) => format!("{} is {}", found.id, found.status),
+            Err(_) => format!("{} is gone", letter.id),
+        });
+    }
+    let more = if of > MOST_TOLD { ", …" } else { "" };
     let message = format!("{} of {of} could not be {what}", of as u64 - done);
-    Err(Failure::new(Code::Missing, message)
-        .way_out("a claim ran out or is another's, or somebody ended them: look at them again"))
+    Err(Failure::new(Code::Missing, message).way_out(format!(
+        "a claim ran out or is another's, or somebody ended them: {}{more}",
+        now.join(", ")
+    )))
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use outbox::{DeadLetter, DeadLetterStatus};
 use serde_json::{Value, json};
 
-use super::{Filter, list, one};
+use super::{Page, list, one};
 use crate::commands::merge;
 use crate::connection::AnyOutbox;
 use crate::failure::Failure;
@@ -33,9 +33,12 @@ impl From<Status> for DeadLetterStatus {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters list --queue orders --status pending
+  outbox dead-letters list --limit 1000 --json | jq -r .last_error | sort | uniq -c")]
 pub(super) struct List {
     #[command(flatten)]
-    filter: Filter,
+    page: Page,
     /// Only those in this state
     #[arg(long, value_enum, help_heading = "Which")]
     status: Option<Status>,
@@ -46,7 +49,7 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let mut filter = self.filter.of(outbox)?;
+        let mut filter = self.page.of(outbox)?;
         if let Some(status) = self.status {
             filter = filter.status(status.into());
         }
@@ -54,7 +57,13 @@ impl List {
             filter = filter.ids(i64::MIN..=before.saturating_sub(1));
         }
         let letters = list(outbox, &filter).await?;
-        print(&letters, output)
+        print(&letters, output)?;
+        match letters.last() {
+            Some(last) if !output.is_json() && letters.len() == self.page.limit as usize => {
+                output.line(format!("\nthere may be more: --before {}", last.id))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -114,6 +123,9 @@ fn document(letter: &DeadLetter) -> Value {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  outbox dead-letters show 17
+  outbox dead-letters show 17 --as hex")]
 pub(super) struct Show {
     /// Its number
     id: i64,

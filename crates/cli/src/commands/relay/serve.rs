@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::{Backend, LeaseConfig, Outbox, OutboxHandle, Partitions, QueueName, Schema};
+use outbox::{Backend, Outbox, OutboxHandle, Partitions, QueueName, Schema};
 use outbox_sinks::{Sink as _, SinkExt as _};
 use sqlx::Pool;
 use tokio::task::JoinSet;
@@ -177,11 +177,7 @@ async fn outbox<DB: Backend>(
             let there = there.map(|(_, partitions)| *partitions);
             let partitions = there.or(route.partitions()).unwrap_or(PARTITIONS);
             builder = builder.queue(queue, partitions).sink(sinks[place].clone());
-            if let Some(duration) = route.lease() {
-                let lease = LeaseConfig::default();
-                let headroom = lease.headroom.min(duration / 4);
-                builder = builder.lease(LeaseConfig { duration, headroom });
-            }
+            builder = builder.lease(route.lease());
             if let Some(attempts) = route.max_attempts {
                 builder = builder.max_attempts(attempts.get());
             }
