@@ -37,9 +37,12 @@ impl Signals {
         }
     }
 
-    /// Waits until it is told to stop, whatever else it is told.
+    /// Waits until it is told to stop. What else it is told it hears afterwards.
     pub(crate) async fn stop(&mut self) {
-        while self.next().await != Signal::Stop {}
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

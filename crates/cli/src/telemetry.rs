@@ -24,8 +24,11 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     /// Begins to log, and to export where that was asked for. RUST_LOG wins over `level`.
     pub(crate) fn start(level: &str, json: bool) -> Result<Self, Failure> {
-        let filter = EnvFilter::try_from_default_env();
-        let filter = filter.unwrap_or_else(|_| EnvFilter::new(format!("{DISCREET},{level}")));
+        let asked = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+        let asked = asked.filter(|asked| EnvFilter::try_new(asked).is_ok());
+        // What names one of those parts itself comes later, and wins.
+        let level = asked.as_deref().unwrap_or(level);
+        let filter = EnvFilter::new(format!("{DISCREET},{level}"));
         let log = tracing_subscriber::fmt::layer()
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal());

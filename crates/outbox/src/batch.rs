@@ -2,6 +2,7 @@
 //! messages, so that no misuse moves the cursor over one that was neither acked nor rejected.
 
 use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 use crate::message::OutboxMessage;
 
@@ -23,15 +24,21 @@ pub struct Batch<'a> {
     fates: Vec<Fate>,
     next: usize,
     deadline: Instant,
+    stop: CancellationToken,
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(messages: &'a [OutboxMessage], deadline: Instant) -> Self {
+    pub(crate) fn new(
+        messages: &'a [OutboxMessage],
+        deadline: Instant,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             messages,
             fates: vec![Fate::Open; messages.len()],
             next: 0,
             deadline,
+            stop,
         }
     }
 
@@ -81,9 +88,18 @@ impl<'a> Batch<'a> {
         self.fates.get_mut(place)
     }
 
-    /// How much time is left. Zero means: start nothing new; soon after, the handler is dropped.
+    /// How much time is left. Zero means: start nothing new, for the lease runs out and the handler is dropped
+    /// soon, or the process stops, once there is something to settle.
     pub fn remaining(&self) -> Duration {
+        if self.next > 0 && self.stop.is_cancelled() {
+            return Duration::ZERO;
+        }
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Returns when the process is told to stop: nobody should wait for longer than that.
+    pub async fn stopping(&self) {
+        self.stop.cancelled().await;
     }
 
     /// How many messages the batch has.
@@ -111,5 +127,25 @@ impl<'a> Batch<'a> {
             Fate::Rejected(reason) => Some((message, reason.as_str())),
             Fate::Open | Fate::Acked => None,
         })
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn once_the_process_stops_nothing_new_is_begun() {
+        let messages = [(); 2].map(|()| crate::testing::message("body", "t"));
+        let (deadline, stop) = (
+            Instant::now() + Duration::from_hours(1),
+            CancellationToken::new(),
+        );
+        let mut batch = Batch::new(&messages, deadline, stop.clone());
+        stop.cancel();
+        batch.stopping().await;
+        assert!(!batch.remaining().is_zero(), "there is nothing to settle");
+        batch.next_msg();
+        assert!(batch.remaining().is_zero());
     }
 }

@@ -323,3 +323,85 @@ async fn a_writer_who_does_not_line_up_is_not_starved() {
     })
     .await;
 }
+
+/// G3: what was handled ahead of a settlement that could not be written is settled again, and nobody's number
+/// changes. SQLite counts from the last id that is settled, so number and id must never part.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_failed_changes_nobodys_number() {
+    with_database(Server::Sqlite, async |database| {
+        let options: SqliteConnectOptions = database.url().parse().unwrap();
+        let options = options
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_millis(20));
+        let pool = SqlitePoolOptions::new()
+            .connect_with(options)
+            .await
+            .unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let handler = Obstructed {
+            pool: pool.clone(),
+            seen: Arc::clone(&seen),
+        };
+        let producer = outbox::Outbox::builder(pool.clone())
+            .auto_migrate()
+            .without_workers()
+            .queue("orders", ONE)
+            .produce_only();
+        let producer = producer.start().await.unwrap();
+        let outbox = producer.outbox();
+        let enqueue = async |connection: &mut sqlx::SqliteConnection| {
+            let messages: Vec<_> = (1..=6).map(|n| text_message(0, &n.to_string())).collect();
+            outbox.enqueue_batch(connection, "orders", &messages).await
+        };
+        outbox.transaction(enqueue).await.unwrap();
+        let tuning = outbox::WorkerTuning::processor_low_latency().batch_size(2);
+        let builder = outbox::Outbox::builder(pool).processor_tuning(tuning);
+        let builder = builder.queue("orders", ONE).batch_leased(handler);
+        let handle = builder.start().await.unwrap();
+        let settled = async {
+            while handle.outbox().stats().await.unwrap()[0].processed_seq < 6 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, settled).await.unwrap();
+        handle.stop().await;
+        producer.stop().await;
+        let seen = seen.lock().unwrap();
+        assert!(
+            seen.iter().all(|(seq, text)| seq.to_string() == *text),
+            "{seen:?}"
+        );
+    })
+    .await;
+}
+
+/// Finds the database locked for long when it handles the fifth message, and fails.
+struct Obstructed {
+    pool: sqlx::SqlitePool,
+    seen: Arc<Mutex<Vec<(i64, String)>>>,
+}
+
+impl outbox::LeasedHandler for Obstructed {
+    async fn handle(&self, batch: &mut outbox::Batch<'_>) -> outbox::HandlerResult {
+        let messages = batch.next_chunk(usize::MAX);
+        let seen = messages.iter().map(|one| (one.seq, text_of(one)));
+        let seen: Vec<_> = seen.collect();
+        let obstructed = seen.iter().any(|(_, text)| text == "5")
+            && !self
+                .seen
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|(_, text)| text == "5");
+        self.seen.lock().unwrap().extend(seen);
+        if obstructed {
+            let lock = self.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            lock.rollback().await.unwrap();
+            let reason = "the broker is away".to_owned();
+            return outbox::HandlerResult::Retry { reason };
+        }
+        batch.ack_chunk(messages);
+        outbox::HandlerResult::Success
+    }
+}

@@ -2,7 +2,7 @@
 
 use outbox::OutboxMessage;
 
-use crate::link::{Deadline, Lane, Link};
+use crate::link::{Deadline, Lane, Link, Unanswered};
 use crate::{Published, Refusal};
 
 /// A sink whose connection can be given up, and with it what was sent and has no answer.
@@ -50,8 +50,11 @@ pub(crate) async fn publish<S: Connected>(sink: &S, messages: &[OutboxMessage]) 
         Err(problem) => return Published::until(0, Refusal::later(problem)),
     };
     let mut confirmed = 0;
+    let unanswered = Unanswered::or(|| S::give_up(&connection, true));
     let sent = deadline.limit(sink.send(&connection, messages, &mut confirmed));
-    let (refusal, is_silent) = match sent.await {
+    let sent = sent.await;
+    unanswered.answered();
+    let (refusal, is_silent) = match sent {
         Ok(Ok(())) => return Published::all(messages),
         Ok(Err(refusal)) => (refusal, false),
         Err(problem) => (Refusal::later(S::explain(&connection, problem)), true),

@@ -3,9 +3,9 @@
 mod cloud_event;
 mod signature;
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use outbox::OutboxMessage;
@@ -18,7 +18,7 @@ use crate::envelope;
 use crate::error::SinkError;
 use crate::settings::shows_only;
 use crate::template::Template;
-use crate::{Published, Refusal, Sink};
+use crate::{Published, Refusal, Sink, lock};
 pub use cloud_event::CloudEventMode;
 use signature::Secret;
 
@@ -48,8 +48,8 @@ const RESERVED: [&str; 15] = [
 /// | answer | what becomes of the message |
 /// |---|---|
 /// | 2xx | delivered |
-/// | 413, 414, 422 | dead letter: this message will never be taken |
-/// | 400, 406, 411, 415 | dead letter if the endpoint has taken another since the start, again if not: then it may be the address, a key or the content type that is wrong |
+/// | 413, 414 | dead letter: this message will never be taken |
+/// | 400, 406, 411, 415, 422 | dead letter if another of its queue was taken since the start, again if not: then it may be the address, a key or the content type that is wrong |
 /// | 429, 503 with `Retry-After` | again after that time, or when the lease ends if that is earlier |
 /// | anything else, or none: 401, 404, 409, 410, 5xx, redirects, no connection | again, after a backoff |
 ///
@@ -66,8 +66,8 @@ pub struct HttpSink {
     headers: HeaderMap,
     secret: Option<Secret>,
     timeout: Duration,
-    /// Whether the endpoint has taken a message.
-    proven: Arc<AtomicBool>,
+    /// The queues of which it has taken a message.
+    proven: Arc<Mutex<HashSet<Arc<str>>>>,
 }
 
 /// Configures an [`HttpSink`].
@@ -240,10 +240,7 @@ impl Sink for HttpSink {
 
 impl HttpSink {
     async fn post(&self, message: &OutboxMessage) -> Result<(), Refusal> {
-        let url = self.url.fill_with(message, segment);
-        let url = url.map_err(Refusal::never)?;
-        // Without the URL, which may hold a password.
-        let url = Url::parse(&url).map_err(|error| Refusal::never(format!("its URL: {error}")))?;
+        let url = address(&self.url, message)?;
         let source = self.source.fill(message).map_err(Refusal::never)?;
         let content_type = envelope::content_type(message).unwrap_or(&self.content_type);
         let (mut headers, body) = self.mode.encode(message, &source, content_type)?;
@@ -261,11 +258,11 @@ impl HttpSink {
         })?;
         let status = answer.status();
         if status.is_success() {
-            self.proven.store(true, Ordering::Relaxed);
+            lock(&self.proven).insert(Arc::clone(&message.queue));
             return Ok(());
         }
         let after = retry_after(answer.headers(), SystemTime::now());
-        let proven = self.proven.load(Ordering::Relaxed);
+        let proven = lock(&self.proven).contains(&message.queue);
         Err(verdict(status, after, &excerpt(answer).await, proven))
     }
 }
@@ -301,8 +298,8 @@ fn verdict(status: StatusCode, after: Option<Duration>, said: &str, proven: bool
         said => format!("the endpoint answered {status}: {said}"),
     };
     match status.as_u16() {
-        413 | 414 | 422 => Refusal::Never { reason },
-        400 | 406 | 411 | 415 if proven => Refusal::Never { reason },
+        413 | 414 => Refusal::Never { reason },
+        400 | 406 | 411 | 415 | 422 if proven => Refusal::Never { reason },
         _ => Refusal::Later { reason, after },
     }
 }
@@ -330,13 +327,32 @@ fn passed_on(message: &OutboxMessage) -> HeaderMap {
     message.headers.iter().filter_map(header).collect()
 }
 
-/// One segment of a URL, whatever is in it.
+/// Where a message goes.
+fn address(template: &Template, message: &OutboxMessage) -> Result<Url, Refusal> {
+    let filled = template.fill_with(message, segment);
+    let filled = filled.map_err(Refusal::never)?;
+    // A segment of one or two dots means another place, however it is written.
+    if dotted(&filled) > dotted(&template.sample()) {
+        let problem = "its URL would have a segment of dots, which means another place";
+        return Err(Refusal::never(problem));
+    }
+    // Without the URL, which may hold a password.
+    Url::parse(&filled).map_err(|error| Refusal::never(format!("its URL: {error}")))
+}
+
+/// How many segments are one or two dots.
+fn dotted(url: &str) -> usize {
+    let written = url.replace("%2e", ".").replace("%2E", ".");
+    let segments = written.split(['/', '\\', '?', '#']);
+    segments
+        .filter(|segment| matches!(*segment, "." | ".."))
+        .count()
+}
+
+/// What comes from a message, as a part of one segment of a URL.
 fn segment(text: &str) -> String {
-    // A segment of dots means another place.
-    let dots = text.trim_matches('.').is_empty();
-    percent_encoded(text, |byte| match byte {
-        b'.' => !dots,
-        byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~'),
+    percent_encoded(text, |byte| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~' | b'.')
     })
 }
 
@@ -379,7 +395,7 @@ mod tests {
             (400, "later"),
             (415, "later"),
             (413, "never"),
-            (422, "never"),
+            (422, "later"),
         ] {
             assert_eq!(judge(status, false), expected, "{status}");
         }
@@ -394,7 +410,18 @@ mod tests {
     fn a_key_stays_in_its_segment() {
         assert_eq!(segment("a.b-1"), "a.b-1");
         assert_eq!(segment("../x?y#z"), "..%2Fx%3Fy%23z");
-        assert_eq!(segment(".."), "%2E%2E");
+        let template: Template = "https://x/tenants/{key}/orders".parse().unwrap();
+        let at = |key: &str| {
+            let mut message = outbox::testing::message("body", "t");
+            message.key = Some(key.to_owned());
+            address(&template, &message).map(|url| url.path().to_owned())
+        };
+        assert_eq!(at("../x").unwrap(), "/tenants/..%2Fx/orders");
+        assert_eq!(at("...").unwrap(), "/tenants/.../orders");
+        for dots in [".", ".."] {
+            let refused = at(dots).unwrap_err();
+            assert!(matches!(refused, Refusal::Never { .. }), "{refused:?}");
+        }
     }
 
     #[test]

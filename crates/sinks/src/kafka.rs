@@ -12,7 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::DeliveryFuture;
 
 use crate::error::SinkError;
-use crate::link::{Deadline, Lane};
+use crate::link::{Deadline, Lane, Unanswered};
 use crate::settings::{has_limits, shows_only};
 use crate::template::Template;
 use crate::{Published, Refusal, Sink, WINDOW};
@@ -24,9 +24,10 @@ const MAX_TOPIC: usize = 249;
 /// What a topic takes unless configured otherwise, with some room for what comes around a message.
 const MAX_MESSAGE_BYTES: usize = 1_000_000;
 /// What order and safety rest on. Nobody sets these but us.
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "acks",
     "bootstrap.servers",
+    "delivery.report.only.error",
     "delivery.timeout.ms",
     "enable.gapless.guarantee",
     "enable.idempotence",
@@ -37,6 +38,16 @@ const OURS: [&str; 12] = [
     "metadata.broker.list",
     "request.required.acks",
     "transactional.id",
+];
+
+/// Partitioners that look at the key, which every record has.
+const KEYED: [&str; 6] = [
+    "consistent",
+    "consistent_random",
+    "fnv1a",
+    "fnv1a_random",
+    "murmur2",
+    "murmur2_random",
 ];
 
 /// Publishes each message as a record, and waits until all replicas that are in sync have it.
@@ -124,6 +135,12 @@ impl KafkaSinkBuilder {
             let allowed = "a setting that order and safety do not rest on";
             return Err(invalid("set", name, allowed));
         }
+        if let Some(partitioner) = self.settings.get("partitioner")
+            && !KEYED.contains(&partitioner.as_str())
+        {
+            let allowed = "one that keeps a key's messages together, such as murmur2_random";
+            return Err(invalid("partitioner", partitioner, allowed));
+        }
         let mut config = ClientConfig::new();
         config
             .set("linger.ms", "1")
@@ -160,7 +177,7 @@ impl KafkaSinkBuilder {
         })?;
         Ok(KafkaSink {
             config,
-            topic: self.topic.parse()?,
+            topic: self.topic.parse::<Template>()?.checked(valid)?,
             lane,
         })
     }
@@ -178,12 +195,17 @@ impl Sink for KafkaSink {
         };
         let (under_way, refused) = producer.send(messages.iter().zip(topics));
         let mut confirmed = 0;
+        let unanswered = Unanswered::or(|| producer.give_up());
         let settled = settle(under_way, &mut confirmed);
         let settled = deadline.limit(settled).await;
+        unanswered.answered();
         match settled.map_err(|problem| producer.explain(problem)) {
             Ok(Ok(())) => match refused {
                 None => Published::all(messages),
-                Some(refusal) => Published::until(confirmed, refusal),
+                Some(Refusal::Later { reason, .. }) => {
+                    Published::until(confirmed, Refusal::later(producer.explain(reason)))
+                }
+                Some(never) => Published::until(confirmed, never),
             },
             Ok(Err(problem)) | Err(problem) => {
                 producer.give_up();
@@ -225,16 +247,22 @@ impl KafkaSink {
 
     fn topic_of(&self, message: &OutboxMessage) -> Result<String, Refusal> {
         let topic = self.topic.fill(message).map_err(Refusal::never)?;
-        let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-        let valid = (1..=MAX_TOPIC).contains(&topic.len()) && topic.bytes().all(known);
-        if !valid || topic == "." || topic == ".." {
-            return Err(Refusal::never(format!(
-                "its topic {topic:?} is none: a name has 1 to {MAX_TOPIC} letters, digits, dots, dashes \
-                 and underscores"
-            )));
-        }
+        valid(&topic).map_err(|problem| self.topic.refusal(problem))?;
         Ok(topic)
     }
+}
+
+/// Refuses what no topic can be called.
+fn valid(topic: &str) -> Result<(), String> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let named = (1..=MAX_TOPIC).contains(&topic.len()) && topic.bytes().all(known);
+    if named && topic != "." && topic != ".." {
+        return Ok(());
+    }
+    Err(format!(
+        "the topic {topic:?} is none: a name has 1 to {MAX_TOPIC} letters, digits, dots, dashes and \
+         underscores"
+    ))
 }
 
 /// Waits for all of them, and counts those before the first that is not delivered.
@@ -273,6 +301,11 @@ mod tests {
         assert!(refused(to().timeout(Duration::ZERO)).contains("timeout"));
         assert!(refused(to().topic("{id}")).contains("{id}"));
         assert!(refused(to().set("acks", "1")).contains("\"acks\""));
+        assert!(refused(to().set("partitioner", "random")).contains("murmur2_random"));
+        for topic in ["shop/{queue}", "orders new", "", ".."] {
+            let error = refused(to().topic(topic));
+            assert!(error.contains("letters, digits"), "{topic}: {error}");
+        }
         let unknown = refused(to().set("colour", "blue"));
         assert!(
             unknown.contains("colour") && !unknown.contains("secret"),

@@ -102,6 +102,20 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// How many messages are on their way at once unless a sink says otherwise.
 const WINDOW: usize = 100;
 
+/// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
+#[cfg(any(
+    feature = "http",
+    feature = "kafka",
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq"
+))]
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Somewhere messages can be published to.
 pub trait Sink: Send + Sync + 'static {
     /// Publishes messages of one partition, in this order, and answers how many of the first ones are
@@ -220,7 +234,8 @@ impl<S: Sink> LeasedHandler for Delivery<S> {
                     }
                     (Some(Refusal::Later { reason, after }), _) => {
                         // The framework's own backoff comes on top.
-                        tokio::time::sleep(after.unwrap_or_default().min(batch.remaining())).await;
+                        let after = after.unwrap_or_default().min(batch.remaining());
+                        let _ = tokio::time::timeout(after, batch.stopping()).await;
                         return HandlerResult::Retry { reason };
                     }
                     (None | Some(Refusal::Never { .. }), _) => {

@@ -10,19 +10,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::Refusal;
 use crate::error::SinkError;
 
-/// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
-#[cfg(any(
-    feature = "kafka",
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq"
-))]
-pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 /// A connection that may have ended.
 pub(crate) trait Link {
     fn is_alive(&self) -> bool;
@@ -67,6 +54,27 @@ impl<L: Link> Lane<L> {
         let link = Arc::new(connect.await?);
         *connection = Some(Arc::clone(&link));
         Ok(link)
+    }
+}
+
+/// Gives something up, unless its answers were waited for: whoever publishes may be dropped in the middle.
+pub(crate) struct Unanswered<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Unanswered<F> {
+    pub(crate) fn or(give_up: F) -> Self {
+        Self(Some(give_up))
+    }
+
+    pub(crate) fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnOnce()> Drop for Unanswered<F> {
+    fn drop(&mut self) {
+        if let Some(give_up) = self.0.take() {
+            give_up();
+        }
     }
 }
 

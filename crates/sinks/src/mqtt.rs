@@ -138,7 +138,7 @@ impl MqttSinkBuilder {
         Ok(MqttSink {
             options,
             trust,
-            topic: self.topic.parse()?,
+            topic: self.topic.parse::<Template>()?.checked(publishable)?,
             mandatory: self.mandatory,
             lane,
         })
@@ -185,8 +185,11 @@ impl Connected for MqttSink {
         self.settle(connection, &mut under_way, confirmed).await
     }
 
-    fn give_up(connection: &Connection, _: bool) {
-        connection.cut();
+    fn give_up(connection: &Connection, is_silent: bool) {
+        // What it refuses is no trouble of the others'.
+        if is_silent {
+            connection.cut();
+        }
     }
 }
 
@@ -198,24 +201,37 @@ impl MqttSink {
         under_way: &mut Vec<(String, Receiver<PubAckReason>)>,
         confirmed: &mut usize,
     ) -> Result<(), Refusal> {
-        for (topic, answer) in under_way.drain(..) {
+        let mut answers = under_way.drain(..);
+        while let Some((topic, answer)) = answers.next() {
             let reason = answer.await;
             let reason = reason.map_err(|_| later(BROKER, connection.end()))?;
-            let said = |what: &str| format!("{BROKER}: {what} for topic {topic:?} ({reason:?})");
-            match reason {
-                PubAckReason::Success => *confirmed += 1,
-                PubAckReason::NoMatchingSubscribers if !self.mandatory => *confirmed += 1,
-                PubAckReason::NoMatchingSubscribers => {
-                    let problem = said("nobody has subscribed, it would be lost");
-                    return Err(Refusal::later(problem));
+            if let Some(refusal) = self.refusal(&topic, reason) {
+                if answers.len() > 0 {
+                    // What is behind it must not arrive before it.
+                    connection.cut();
                 }
-                PubAckReason::TopicNameInvalid | PubAckReason::PayloadFormatInvalid => {
-                    return Err(Refusal::never(said("refused")));
-                }
-                _ => return Err(Refusal::later(said("refused"))),
+                return Err(refusal);
             }
+            *confirmed += 1;
         }
         Ok(())
+    }
+
+    /// What an answer means, if it is a refusal.
+    fn refusal(&self, topic: &str, reason: PubAckReason) -> Option<Refusal> {
+        let said = |what: &str| format!("{BROKER}: {what} for topic {topic:?} ({reason:?})");
+        match reason {
+            PubAckReason::Success => None,
+            PubAckReason::NoMatchingSubscribers if !self.mandatory => None,
+            PubAckReason::NoMatchingSubscribers => {
+                let problem = said("nobody has subscribed, it would be lost");
+                Some(Refusal::later(problem))
+            }
+            PubAckReason::TopicNameInvalid | PubAckReason::PayloadFormatInvalid => {
+                Some(Refusal::never(said("refused")))
+            }
+            _ => Some(Refusal::later(said("refused"))),
+        }
     }
 
     /// As it is sent, or what MQTT or this broker would never take.
@@ -225,12 +241,8 @@ impl MqttSink {
         message: &OutboxMessage,
     ) -> Result<Publish, Refusal> {
         let topic = self.topic.fill(message).map_err(Refusal::never)?;
-        if topic.is_empty() || topic.contains(['+', '#']) {
-            let problem =
-                format!("its topic {topic:?} is none: it must not be empty or contain + or #");
-            return Err(Refusal::never(problem));
-        }
-        let topic = text("topic", topic)?;
+        let usable = publishable(&topic);
+        usable.map_err(|problem| self.topic.refusal(problem))?;
         let mut properties = PublishProperties::default();
         for (name, value) in envelope::headers(message) {
             let ours = name.starts_with(envelope::PREFIX);
@@ -261,6 +273,16 @@ impl MqttSink {
     }
 }
 
+/// Refuses a topic that cannot be published to.
+fn publishable(topic: &str) -> Result<(), String> {
+    if topic.is_empty() || topic.contains(['+', '#']) {
+        return Err(format!(
+            "the topic {topic:?} is none: it must not be empty or contain + or #"
+        ));
+    }
+    allowed("topic", topic)
+}
+
 /// What brokers may hang up on.
 fn is_control(character: char) -> bool {
     character.is_control()
@@ -268,16 +290,25 @@ fn is_control(character: char) -> bool {
 
 /// A text as MQTT allows it.
 fn text(what: &str, text: String) -> Result<String, Refusal> {
+    match allowed(what, &text) {
+        Ok(()) => Ok(text),
+        Err(problem) => Err(Refusal::never(problem)),
+    }
+}
+
+fn allowed(what: &str, text: &str) -> Result<(), String> {
     if text.len() > MAX_TEXT {
         let bytes = text.len();
-        let problem = format!("its {what} has {bytes} bytes, MQTT allows {MAX_TEXT}");
-        return Err(Refusal::never(problem));
+        return Err(format!(
+            "the {what} has {bytes} bytes, MQTT allows {MAX_TEXT}"
+        ));
     }
-    if text.contains(is_control) {
-        let problem = format!("its {what} {text:?} contains control characters, MQTT allows none");
-        return Err(Refusal::never(problem));
+    match text.contains(is_control) {
+        true => Err(format!(
+            "the {what} {text:?} contains control characters, MQTT allows none"
+        )),
+        false => Ok(()),
     }
-    Ok(text)
 }
 
 #[cfg(test)]
@@ -298,6 +329,10 @@ mod tests {
         assert!(refused(MqttSink::to("mqtt://x").window(0)).contains("window"));
         assert!(refused(MqttSink::to("mqtt://x").timeout(Duration::ZERO)).contains("timeout"));
         assert!(refused(MqttSink::to("mqtt://x").topic("{id}")).contains("{id}"));
+        for topic in ["orders/#", "+/{queue}", ""] {
+            let error = refused(MqttSink::to("mqtt://x").topic(topic));
+            assert!(error.contains("must not be empty"), "{topic}: {error}");
+        }
         let sink = MqttSink::to("mqtts://u:secret@x").build().unwrap();
         assert!(!format!("{sink:?}").contains("secret"));
     }

@@ -121,7 +121,7 @@ impl NatsSinkBuilder {
             servers,
             access: self.access,
             stream: self.stream,
-            subject: self.subject.parse()?,
+            subject: self.subject.parse::<Template>()?.checked(publishable)?,
             lane,
         })
     }
@@ -201,9 +201,8 @@ impl NatsSink {
         message: &OutboxMessage,
     ) -> Result<(String, HeaderMap), Refusal> {
         let subject = self.subject.fill(message).map_err(Refusal::never)?;
-        if !is_publishable(&subject) {
-            return Err(Refusal::never(format!("NATS has no subject {subject:?}")));
-        }
+        let usable = publishable(&subject);
+        usable.map_err(|problem| self.subject.refusal(problem))?;
         let mut headers = HeaderMap::new();
         let mut size = HEADERS_FRAME + message.payload.len();
         let own = [
@@ -252,13 +251,19 @@ async fn settle(
     Ok(())
 }
 
-/// Whether a subject is one that can be published to: words with dots between them, and no wildcards.
-fn is_publishable(subject: &str) -> bool {
-    subject.split('.').all(|word| {
+/// Refuses a subject that cannot be published to: it is words with dots between them, and no wildcards.
+fn publishable(subject: &str) -> Result<(), String> {
+    let is_word = |word: &str| {
         !word.is_empty()
             && !matches!(word, "*" | ">")
             && !word.contains(|c: char| c.is_whitespace() || c.is_control())
-    })
+    };
+    match subject.split('.').all(is_word) {
+        true => Ok(()),
+        false => Err(format!(
+            "NATS has no subject {subject:?}: it is words with dots between them, without spaces, * and >"
+        )),
+    }
 }
 
 /// Whether it is a header by which the server is asked for something.
@@ -283,6 +288,10 @@ mod tests {
         assert!(refused(NatsSink::to("nats://x", "a.b")).contains("stream"));
         assert!(refused(NatsSink::to("nats://x", "A").window(0)).contains("window"));
         assert!(refused(NatsSink::to("nats://x", "A").subject("{id}")).contains("{id}"));
+        for subject in ["orders.>", "orders new", "{queue}..{key}", ""] {
+            let error = refused(NatsSink::to("nats://x", "A").subject(subject));
+            assert!(error.contains("words with dots"), "{subject}: {error}");
+        }
         let sink = NatsSink::to("nats://u:secret@a:1, tls://b", "A").build();
         assert!(!format!("{:?}", sink.unwrap()).contains("secret"));
     }
@@ -290,10 +299,10 @@ mod tests {
     #[test]
     fn a_subject_is_words_with_dots() {
         for good in ["orders", "orders.placed.7", "a.*b", "ž"] {
-            assert!(is_publishable(good), "{good}");
+            assert!(publishable(good).is_ok(), "{good}");
         }
         for bad in ["", ".", "a..b", "a.", "a.*", ">", "a b", "a\r\nPUB b"] {
-            assert!(!is_publishable(bad), "{bad}");
+            assert!(publishable(bad).is_err(), "{bad}");
         }
     }
 }

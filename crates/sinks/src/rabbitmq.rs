@@ -5,6 +5,7 @@ mod connection;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::task::Poll;
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::future::{MaybeDone, maybe_done};
@@ -143,7 +144,10 @@ impl RabbitMqSinkBuilder {
             uri,
             root_certificates: self.root_certificates,
             exchange,
-            routing_key: self.routing_key.parse()?,
+            routing_key: self.routing_key.parse::<Template>()?.checked(|key| {
+                let checked = short("routing key", key.to_owned());
+                checked.map(drop)
+            })?,
             mandatory: self.mandatory,
             max_message_bytes: self.max_message_bytes,
             lane,
@@ -184,7 +188,11 @@ impl Connected for RabbitMqSink {
         let channel = connection.channel().await;
         // Not shared while it is used: what the broker says on it is about these messages. After a failure it
         // is closed and not given back.
-        let channel = channel.map_err(|error| later(BROKER, error))?;
+        let channel = channel.map_err(|error| {
+            // The client takes a channel's number again, and with it what the broker said on it.
+            connection.retire();
+            later(BROKER, error)
+        })?;
         self.send_on(&channel, connection, messages, confirmed)
             .await?;
         connection.give_back(channel);
@@ -274,7 +282,7 @@ impl RabbitMqSink {
         // Polled once it has its place in the connection's queue; nobody waits for it yet.
         std::future::poll_fn(|context| {
             let _ = sent.as_mut().poll(context);
-            std::task::Poll::Ready(())
+            Poll::Ready(())
         })
         .await;
         sent
@@ -286,32 +294,42 @@ impl RabbitMqSink {
         under_way: &mut Vec<(&OutboxMessage, UnderWay<'_>)>,
         confirmed: &mut usize,
     ) -> Result<(), Refusal> {
+        let mut under_way = std::mem::take(under_way);
         let alone = under_way.len() == 1;
-        let mut answers = Vec::new();
-        let mut returned = HashMap::new();
-        for (message, mut sent) in under_way.drain(..) {
-            sent.as_mut().await;
-            let mut answer = sent.as_mut().take_output();
-            // The client hands a returned message over with any confirmation, not always with its own.
-            if let Some(Ok(Confirmation::Ack(other) | Confirmation::Nack(other))) = &mut answer
-                && let Some(other) = other.take()
-            {
-                let identity = other.delivery.properties.message_id().clone();
-                returned.insert(identity.unwrap_or_default().to_string(), other);
+        let (mut first, mut returned) = (0, HashMap::new());
+        std::future::poll_fn(|context| {
+            // All of them, and in their order: the client hands a returned message over with any confirmation,
+            // not always with its own, but never later than with its own.
+            for (_, sent) in &mut under_way[first..] {
+                if sent.as_mut().poll(context).is_ready()
+                    && let Some(Ok(Confirmation::Ack(other) | Confirmation::Nack(other))) =
+                        sent.as_mut().output_mut()
+                    && let Some(other) = other.take()
+                {
+                    let identity = other.delivery.properties.message_id().clone();
+                    returned.insert(identity.unwrap_or_default().to_string(), other);
+                }
             }
-            answers.push((message, answer));
-        }
-        for (message, answer) in answers {
-            if let Some(returned) = returned.get(&message.identity()) {
-                return Err(self.unrouted(returned));
+            while let Some((message, sent)) = under_way.get_mut(first) {
+                let Some(answer) = sent.as_mut().output_mut() else {
+                    return Poll::Pending;
+                };
+                if let Some(returned) = returned.get(&message.identity()) {
+                    return Poll::Ready(Err(self.unrouted(returned)));
+                }
+                match answer {
+                    Ok(Confirmation::Ack(_)) => *confirmed += 1,
+                    Err(error) => return Poll::Ready(Err(refusal(error, alone))),
+                    Ok(_) => {
+                        let nack = "a queue refused the message (basic.nack)";
+                        return Poll::Ready(Err(later(BROKER, nack)));
+                    }
+                }
+                first += 1;
             }
-            match answer {
-                Some(Ok(Confirmation::Ack(_))) => *confirmed += 1,
-                Some(Err(error)) => return Err(refusal(&error, alone)),
-                _ => return Err(later(BROKER, "a queue refused the message (basic.nack)")),
-            }
-        }
-        Ok(())
+            Poll::Ready(Ok(()))
+        })
+        .await
     }
 
     fn unrouted(&self, returned: &BasicReturnMessage) -> Refusal {
@@ -344,7 +362,8 @@ impl RabbitMqSink {
             return Err(Refusal::never(problem));
         }
         let routing_key = self.routing_key.fill(message).map_err(Refusal::never)?;
-        let routing_key = short("routing key", routing_key)?;
+        let routing_key = short("routing key", routing_key);
+        let routing_key = routing_key.map_err(|problem| self.routing_key.refusal(problem))?;
         let (mut headers, mut size) = (FieldTable::default(), OTHER_PROPERTIES);
         for (name, value) in envelope::headers(message) {
             if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
@@ -353,7 +372,8 @@ impl RabbitMqSink {
             // With the length of the name, the type and the length of the value.
             size += name.len() + value.len() + 6;
             let value = LongString::from(value).into();
-            headers.insert(short("header", name)?, value);
+            let name = short("header", name).map_err(Refusal::never)?;
+            headers.insert(name, value);
         }
         let limit = connection.frame_max();
         if size > limit {
@@ -361,10 +381,12 @@ impl RabbitMqSink {
                 format!("its headers need {size} bytes, a frame of the broker has {limit}");
             return Err(Refusal::never(problem));
         }
+        // Names that are too long are those of all messages.
+        let identity = short("identity", message.identity()).map_err(Refusal::later)?;
         let since = message.created_at.duration_since(UNIX_EPOCH);
         let mut properties = BasicProperties::default()
             .with_delivery_mode(PERSISTENT)
-            .with_message_id(short("identity", message.identity())?)
+            .with_message_id(identity)
             .with_timestamp(since.unwrap_or_default().as_secs())
             .with_headers(headers);
         // Both are among the headers anyway, however long.
@@ -379,10 +401,10 @@ impl RabbitMqSink {
 }
 
 /// A text that AMQP allows 255 bytes for.
-fn short(what: &str, text: String) -> Result<ShortString, Refusal> {
+fn short(what: &str, text: String) -> Result<ShortString, String> {
     let bytes = text.len();
-    ShortString::try_new(text)
-        .map_err(|_| Refusal::never(format!("its {what} has {bytes} bytes, AMQP allows 255")))
+    let short = ShortString::try_new(text);
+    short.map_err(|_| format!("the {what} has {bytes} bytes, AMQP allows 255"))
 }
 
 /// What the end of a channel or connection means for the first message that was not confirmed. If no other

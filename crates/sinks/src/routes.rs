@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use crate::link::lock;
+use crate::lock;
 
 /// How many routes are remembered; then it begins anew.
 const ROUTES: usize = 10_000;

@@ -41,6 +41,54 @@ impl Template {
         }
     }
 
+    /// Filled in with something harmless, to find out whether what is around it can be used.
+    #[cfg(any(feature = "broker", feature = "http"))]
+    pub(crate) fn sample(&self) -> String {
+        let filled = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Queue | Part::Partition | Part::Key | Part::Type | Part::Header(_) => {
+                "1".to_owned()
+            }
+        };
+        self.parts.iter().map(filled).collect()
+    }
+
+    /// What a text that cannot be used means. If it is the same for all messages of a partition, none of them
+    /// is at fault.
+    #[cfg(any(
+        feature = "kafka",
+        feature = "mqtt",
+        feature = "nats",
+        feature = "rabbitmq"
+    ))]
+    pub(crate) fn refusal(&self, problem: String) -> crate::Refusal {
+        let own = |part: &Part| matches!(part, Part::Key | Part::Type | Part::Header(_));
+        match self.parts.iter().any(own) {
+            true => crate::Refusal::never(problem),
+            false => crate::Refusal::later(problem),
+        }
+    }
+
+    /// Refuses one whose text alone makes every message impossible.
+    #[cfg(any(
+        feature = "kafka",
+        feature = "mqtt",
+        feature = "nats",
+        feature = "rabbitmq"
+    ))]
+    pub(crate) fn checked(
+        self,
+        check: impl FnOnce(&str) -> Result<(), String>,
+    ) -> Result<Self, SinkError> {
+        match check(&self.sample()) {
+            Ok(()) => Ok(self),
+            Err(problem) => Err(SinkError::InvalidTemplate {
+                template: self.source,
+                problem,
+            }),
+        }
+    }
+
     /// Filled in with what the message has. An error says what it has not.
     pub fn fill(&self, message: &OutboxMessage) -> Result<String, String> {
         self.fill_with(message, str::to_owned)

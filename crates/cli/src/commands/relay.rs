@@ -101,18 +101,25 @@ pub(crate) async fn run(
             Signal::Reload => match read(path) {
                 Err(failure) => tracing::error!("not reloaded: {}", failure.on_one_line()),
                 Ok((new, _)) if new == config => tracing::info!("reloaded: nothing has changed"),
-                Ok((new, sinks)) => match check::never(&new).await {
-                    Err(failure) => tracing::error!("not reloaded: {}", failure.on_one_line()),
-                    Ok(()) => {
-                        tokio::select! {
-                            () = relay.stop() => {}
-                            () = signals.stop() => return stop(relay, signals).await,
+                Ok((new, sinks)) => {
+                    let reloading = async {
+                        check::never(&new).await?;
+                        relay.stop().await;
+                        Ok::<(), Failure>(())
+                    };
+                    let reloaded = tokio::select! {
+                        reloaded = reloading => reloaded,
+                        () = signals.stop() => return stop(relay, signals).await,
+                    };
+                    match reloaded {
+                        Err(failure) => tracing::error!("not reloaded: {}", failure.on_one_line()),
+                        Ok(()) => {
+                            config = new;
+                            relay = served.relay(&config, sinks);
+                            tracing::info!("reloaded");
                         }
-                        config = new;
-                        relay = served.relay(&config, sinks);
-                        tracing::info!("reloaded");
                     }
-                },
+                }
             },
         }
     }

@@ -96,15 +96,16 @@ pub(crate) fn storable(text: &str) -> String {
 }
 
 /// Delivers to a leased handler: no transaction, no connection. `each`: it handles one message after
-/// the other. `lost`: the lease is gone, and whatever it still does is for nothing.
+/// the other. `lost`: the lease is gone, and whatever it still does is for nothing. `stop`: the process stops.
 pub(crate) async fn leased(
     handler: &dyn DynLeased,
     each: bool,
     messages: &[OutboxMessage],
     deadline: Instant,
     lost: &CancellationToken,
+    stop: &CancellationToken,
 ) -> Delivery {
-    let mut batch = Batch::new(messages, deadline);
+    let mut batch = Batch::new(messages, deadline, stop.clone());
     // One that handles message by message has a span for each.
     let span = match each {
         true => Span::none(),

@@ -96,6 +96,8 @@ pub(crate) struct Processor<DB: Backend> {
     errors: u32,
     error_rest: Option<(Instant, u64)>,
     telling: Telling,
+    /// The process stops.
+    stop: CancellationToken,
 }
 
 /// How one batch ended.
@@ -128,6 +130,7 @@ impl<DB: Backend> Processor<DB> {
             errors: 0,
             error_rest: None,
             telling: Telling::default(),
+            stop: CancellationToken::new(),
         }
     }
 
@@ -459,6 +462,7 @@ impl<DB: Backend> WorkerAction for Processor<DB> {
         &mut self,
         cancel: &CancellationToken,
     ) -> Result<Directive<ProcessorReport>, OutboxError> {
+        self.stop = cancel.clone();
         let contact = *self.engine.contact.borrow();
         // A new contact with the database ends the rest; a bell does not.
         if let Some((until, _)) = self.error_rest.filter(|(_, seen)| *seen == contact)

@@ -13,7 +13,8 @@ use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer a
 use super::{BROKER, said};
 use crate::Refusal;
 use crate::envelope;
-use crate::link::{Deadline, Link, later, lock};
+use crate::link::{Deadline, Link, later};
+use crate::lock;
 use crate::routes::Routes;
 
 pub(super) struct Producer {
@@ -27,8 +28,11 @@ pub(super) struct Producer {
 }
 
 impl Link for Producer {
+    /// One with a fatal error takes nothing any more.
     fn is_alive(&self) -> bool {
-        *self.is_open.read().unwrap_or_else(PoisonError::into_inner)
+        let is_open = *self.is_open.read().unwrap_or_else(PoisonError::into_inner);
+        let client = self.client.as_ref().filter(|_| is_open);
+        client.is_some_and(|client| client.client().fatal_error().is_none())
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use tokio::task::AbortHandle;
 
 use super::BROKER;
-use crate::link::{Link, lock};
+use crate::link::Link;
+use crate::lock;
 use crate::routes::Routes;
 
 /// How many messages of all partitions wait to be sent.

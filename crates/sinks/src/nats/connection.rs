@@ -13,7 +13,8 @@ use async_nats::{Client, ConnectOptions, Event, ReconnectToServer, ServerAddr};
 use percent_encoding::percent_decode_str;
 
 use super::BROKER;
-use crate::link::{Deadline, Link, lock};
+use crate::link::{Deadline, Link};
+use crate::lock;
 use crate::routes::Routes;
 use crate::tls;
 

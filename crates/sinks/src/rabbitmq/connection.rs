@@ -14,7 +14,8 @@ use lapin::uri::AMQPUri;
 use lapin::{AsyncTcpStream, Channel, ConnectionProperties};
 
 use super::BROKER;
-use crate::link::{Link, lock};
+use crate::link::Link;
+use crate::lock;
 use crate::routes::Routes;
 
 /// How many channels wait for the next partition.
@@ -25,12 +26,13 @@ pub(crate) struct Connection {
     socket: Socket,
     channels: Mutex<Vec<Channel>>,
     pub(super) routes: Routes,
-    is_cut: AtomicBool,
+    /// Whether it is of no use for anything new.
+    is_retired: AtomicBool,
 }
 
 impl Link for Connection {
     fn is_alive(&self) -> bool {
-        !self.is_cut.load(Ordering::Acquire) && self.client.status().connected()
+        !self.is_retired.load(Ordering::Acquire) && self.client.status().connected()
     }
 }
 
@@ -77,7 +79,7 @@ impl Connection {
             socket,
             channels: Mutex::default(),
             routes: Routes::default(),
-            is_cut: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
         })
     }
 
@@ -114,9 +116,14 @@ impl Connection {
         self.client.configuration().frame_max() as usize
     }
 
+    /// Leaves it to those who use it already.
+    pub(super) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
+    }
+
     /// Ends it at once, whatever the broker does: nothing that is still in a queue of ours is sent any more.
     pub(super) fn cut(&self) {
-        self.is_cut.store(true, Ordering::Release);
+        self.retire();
         self.socket.cut();
     }
 }

@@ -160,8 +160,8 @@ mod tests {
         large.payload = vec![0; 1_000_000];
         for (bad, expected) in [
             (large, "larger than max_message_bytes"),
-            (keyed("a b"), "its topic \"a b\" is none"),
-            (keyed(".."), "its topic \"..\" is none"),
+            (keyed("a b"), "the topic \"a b\" is none"),
+            (keyed(".."), "the topic \"..\" is none"),
         ] {
             let published = sink.publish(&[keyed(TOPIC), bad, keyed(TOPIC)]).await;
             assert_eq!(published.confirmed, 1);

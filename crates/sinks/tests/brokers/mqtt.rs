@@ -180,9 +180,9 @@ mod tests {
         header.headers.insert("x\n".to_owned(), String::new());
         for (bad, expected) in [
             (large, "bytes, the broker takes 100000"),
-            (keyed("a+b"), "its topic \"orders/a+b\" is none"),
+            (keyed("a+b"), "the topic \"orders/a+b\" is none"),
             (keyed("a\nb"), "contains control characters"),
-            (header, "its header \"x\\n\" contains control characters"),
+            (header, "the header \"x\\n\" contains control characters"),
         ] {
             let published = sink.publish(&[message(), bad, message()]).await;
             assert_eq!(published.confirmed, 1);

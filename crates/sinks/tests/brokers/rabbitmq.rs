@@ -22,6 +22,8 @@ const EXCHANGE: &str = "outbox";
 const QUEUE: &str = "orders";
 /// More than anything in the suite needs, and less than what is too large for it.
 const MAX_MESSAGE_SIZE: usize = 100_000;
+/// More than partitions in the suite, and few enough to use them all up.
+const CHANNELS: usize = 100;
 
 pub(crate) struct RabbitMq {
     folder: TempDir,
@@ -41,6 +43,7 @@ impl RabbitMq {
         let path = |name: &str| folder.path().join(name).display().to_string();
         let config = format!(
             "max_message_size = {MAX_MESSAGE_SIZE}\n\
+             channel_max = {CHANNELS}\n\
              listeners.ssl.1 = 127.0.0.1:{tls_port}\n\
              ssl_options.certfile = {}\n\
              ssl_options.keyfile = {}\n",
@@ -100,21 +103,21 @@ impl RabbitMq {
         .await
     }
 
-    async fn declare(&self) {
+    async fn declare(&self, exchange: &str) {
         self.observe(async |channel| {
             let options = ExchangeDeclareOptions {
                 durable: true,
                 ..Default::default()
             };
-            let table = FieldTable::default;
+            let (table, name) = (FieldTable::default, exchange);
             let exchange =
-                channel.exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, options, table());
+                channel.exchange_declare(name.into(), ExchangeKind::Topic, options, table());
             exchange.await.unwrap();
             let options = QueueDeclareOptions::durable();
             let queue = channel.queue_declare(QUEUE.into(), options, table());
             queue.await.unwrap();
             let (key, options) = ("orders.#".into(), QueueBindOptions::default());
-            let bound = channel.queue_bind(QUEUE.into(), EXCHANGE.into(), key, options, table());
+            let bound = channel.queue_bind(QUEUE.into(), name.into(), key, options, table());
             bound.await.unwrap();
         })
         .await;
@@ -146,7 +149,7 @@ impl Broker for RabbitMq {
             observer: Mutex::default(),
             arrived: Mutex::default(),
         };
-        broker.declare().await;
+        broker.declare(EXCHANGE).await;
         Some(broker)
     }
 
@@ -206,7 +209,7 @@ impl Broker for RabbitMq {
         self.server = Self::server(&self.folder, ports).await;
         // Killed soon after it was told, it may have forgotten what is bound to what. Applications tell it
         // whenever they connect, and so does this one.
-        self.declare().await;
+        self.declare(EXCHANGE).await;
     }
 }
 
@@ -231,9 +234,9 @@ mod tests {
         }
         name.headers.insert("x".repeat(256), String::new());
         for (bad, expected) in [
-            (keyed(&"k".repeat(250)), "its routing key has 257 bytes"),
+            (keyed(&"k".repeat(250)), "the routing key has 257 bytes"),
             (headers, "a frame of the broker has 131072"),
-            (name, "its header has 256 bytes"),
+            (name, "the header has 256 bytes"),
         ] {
             let published = sink.publish(&[message(), bad, message()]).await;
             assert_eq!(published.confirmed, 1);
@@ -339,5 +342,27 @@ mod tests {
         let absent = to().root_certificates("/absent.pem").build().unwrap();
         let problem = absent.check().await.unwrap_err();
         assert!(problem.contains("/absent.pem"), "{problem}");
+    }
+
+    /// G8: a channel that the broker closes costs its number, and there are not many.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_exchange_that_comes_late_is_found_after_any_number_of_attempts() {
+        let Some(broker) = RabbitMq::start().await else {
+            return;
+        };
+        let sink = RabbitMqSink::to(broker.url()).exchange("late");
+        let sink = sink.routing_key("orders.{key}").build().unwrap();
+        for _ in 0..2 * CHANNELS {
+            let reason = reason(sink.publish(&[keyed("a")]).await);
+            assert!(reason.contains("late"), "{reason}");
+        }
+        broker.declare("late").await;
+        // What was said before may be said once more.
+        let mut published = sink.publish(&[keyed("a")]).await;
+        if published.confirmed == 0 {
+            published = sink.publish(&[keyed("a")]).await;
+        }
+        assert_eq!(published, Published::all(&[keyed("a")]));
+        assert_eq!(broker.count().await, 1);
     }
 }

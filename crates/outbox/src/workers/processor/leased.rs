@@ -1,6 +1,7 @@
 //! The leased half of a processor: what is read ahead, handed out batch by batch, and settled together a
 //! little later.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +83,7 @@ impl<DB: Backend> Processor<DB> {
         }
         let lost = self.tried(&messages);
         let began = Instant::now();
-        let handled = deliver::leased(handler, each, &messages, ahead.deadline, &lost);
+        let handled = deliver::leased(handler, each, &messages, ahead.deadline, &lost, &self.stop);
         let Some(delivery) = self.paying(held.lease, &lost, handled).await else {
             return Ok(Step::Lost);
         };
@@ -219,6 +220,7 @@ impl<DB: Backend> Processor<DB> {
         // In a task of its own: a handler that keeps its thread must not keep a transaction open.
         let engine = Arc::clone(&self.engine);
         let (limit, mut contact) = (self.patience(), engine.contact.subscribe());
+        let unpaid = owed.clone();
         let payment = tokio::spawn(async move {
             let settled = engine.settle_owed(lease, &owed);
             answer_in_contact(limit, &mut contact, settled).await
@@ -230,17 +232,20 @@ impl<DB: Backend> Processor<DB> {
                     lost.cancel();
                     return false;
                 }
-                // What comes after it settles it as well.
-                Ok(Err(error)) => {
-                    let partition_id = self.partition_id.0;
-                    tracing::warn!(partition_id, %error, "settling has to wait for the handler");
-                }
-                Err(_) => {}
+                Ok(Err(error)) => self.owes_still(unpaid, &error),
+                Err(error) => self.owes_still(unpaid, &error),
             }
             true
         };
         let (answer, held) = tokio::join!(handler, payment);
         held.then_some(answer)
+    }
+
+    /// What could not be settled is settled with what comes after it.
+    fn owes_still(&self, owed: Owed, problem: &dyn Display) {
+        let partition_id = self.partition_id.0;
+        tracing::warn!(partition_id, %problem, "settling has to wait for the handler");
+        self.desk().note().owed.get_or_insert(owed);
     }
 
     /// Settles, and tries again while the lease lasts: what was handled should not be handled again
