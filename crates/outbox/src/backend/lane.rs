@@ -130,7 +130,8 @@ impl<DB: Backend> Lane<DB> {
     /// Those that nobody wanted; `None` when none is left at all.
     fn unwanted(&self) -> Option<Vec<Hot<DB>>> {
         let mut parked = lock(&self.parked);
-        let missed = parked.connections.len() > self.pool.num_idle();
+        // Whoever closes the pool waits for all of them.
+        let missed = self.pool.is_closed() || parked.connections.len() > self.pool.num_idle();
         let unwanted = |since: &Instant| missed || since.elapsed() >= MOMENT;
         let old = parked
             .connections
