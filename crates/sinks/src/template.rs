@@ -42,7 +42,13 @@ impl Template {
     }
 
     /// Filled in with something harmless, to find out whether what is around it can be used.
-    #[cfg(any(feature = "broker", feature = "http"))]
+    #[cfg(any(
+        feature = "http",
+        feature = "kafka",
+        feature = "mqtt",
+        feature = "nats",
+        feature = "rabbitmq"
+    ))]
     pub(crate) fn sample(&self) -> String {
         let filled = |part: &Part| match part {
             Part::Text(text) => text.clone(),
