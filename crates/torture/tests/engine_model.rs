@@ -434,7 +434,7 @@ impl StateMachineTest for Engine {
 fn cases() -> u32 {
     let cases = std::env::var("PROPTEST_CASES").ok();
     let cases = cases.and_then(|cases| cases.parse().ok());
-    cases.unwrap_or(100).min(3_000)
+    cases.unwrap_or(300).min(3_000)
 }
 
 prop_state_machine! {
