@@ -22,6 +22,7 @@ mod transaction;
 mod vocabulary;
 
 use std::future::Future;
+use std::time::Duration;
 
 use sqlx::{Pool, SqlSafeStr};
 
@@ -271,7 +272,11 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
     /// Ends what another connection of ours does on the server, which does not notice by itself that
     /// its client has gone while it runs a statement.
     #[doc(hidden)]
-    fn end_session(store: &Store<Self>, session: i64) -> impl Future<Output = Answer<()>> + Send;
+    fn end_session(
+        store: &Store<Self>,
+        session: i64,
+        open_for: Duration,
+    ) -> impl Future<Output = Answer<()>> + Send;
 
     /// Whether the same statement may succeed later: a deadlock, a lock timeout, a shutdown.
     #[doc(hidden)]

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::backend::{Backend, Incarnation, Store, TablePrefix, TimeSource};
 use crate::clock::Clock;
-use crate::config::{LeaseConfig, OutboxConfig, SequencerConfig};
+use crate::config::{LONGEST, LeaseConfig, OutboxConfig, SequencerConfig};
 use crate::engine::{Desk, Engine, Queue};
 use crate::error::OutboxError;
 use crate::handle::OutboxHandle;
@@ -385,6 +385,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
             {
                 let allowed = format!("at least lease.duration, {:?}", queue.lease.duration);
                 return Err(OutboxError::config("renew_up_to", longest, allowed));
+            }
+            if let Some(longest) = queue.renew_up_to.filter(|longest| *longest > LONGEST) {
+                return Err(OutboxError::config(
+                    "renew_up_to",
+                    longest,
+                    "at most 24 days",
+                ));
             }
             if self.queues[..index]
                 .iter()

@@ -69,6 +69,9 @@ impl SequencerConfig {
     }
 }
 
+/// The longest time that can be set: beyond, a server's timeouts overflow.
+pub(crate) const LONGEST: Duration = Duration::from_hours(24 * 24);
+
 /// How long a leased handler may hold its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseConfig {
@@ -96,6 +99,10 @@ impl LeaseConfig {
     /// Refuses a lease that leaves the handler no time, or that is not a whole number of
     /// milliseconds, the resolution leases are stored with.
     pub fn validate(&self) -> Result<(), OutboxError> {
+        if self.duration > LONGEST {
+            let (field, value) = ("lease.duration", self.duration);
+            return Err(OutboxError::config(field, value, "at most 24 days"));
+        }
         if self.headroom >= self.duration {
             let allowed = format!("shorter than lease.duration, which is {:?}", self.duration);
             return Err(OutboxError::config(
@@ -202,6 +209,10 @@ mod tests {
             (
                 lease(5_000_000, 9_000_000),
                 "lease.headroom is 9s, but must be shorter than lease.duration, which is 5s",
+            ),
+            (
+                lease(u64::MAX, 0),
+                "lease.duration is 18446744073709.551615s, but must be at most 24 days",
             ),
             (
                 lease(1_500, 0),

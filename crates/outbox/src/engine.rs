@@ -98,6 +98,8 @@ pub(crate) struct Note {
     pub(crate) permit: Option<ClaimPermit>,
     /// When messages were first announced that the processor has not looked for yet.
     pub(crate) announced: Option<Instant>,
+    /// Whether somebody may have taken the lease.
+    pub(crate) doubted: bool,
 }
 
 /// What was handled and has to be written down.
@@ -276,6 +278,24 @@ impl<DB: Backend> Engine<DB> {
             self.note_buried(lease.partition_id, &owed.settlement);
         }
         settled
+    }
+
+    /// The lease of a partition may be gone: its processor looks.
+    pub(crate) fn doubt(&self, partition_id: PartitionId) {
+        if let Some(desk) = self.desks.get(&partition_id) {
+            desk.note().doubted = true;
+            desk.bell.notify_one();
+        }
+    }
+
+    /// The database does again what it is asked: nobody rests for what was before.
+    pub(crate) fn note_contact(&self) {
+        self.contact.send_modify(|contacts| *contacts += 1);
+        lock(&self.schedule).end_rests(self.clock.now());
+        self.sequencer_bell.notify_one();
+        for desk in self.desks.values() {
+            desk.bell.notify_one();
+        }
     }
 
     /// Something may have changed in a partition.

@@ -156,6 +156,7 @@ impl<DB: Backend> Outbox<DB> {
         }
         self.engine.note_settled(partition_id);
         self.engine.note_sequenced(partition_id);
+        self.engine.doubt(partition_id);
         skipped
     }
 

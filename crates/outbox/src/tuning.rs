@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use taskward::PacingConfig;
 
+use crate::config::LONGEST;
 use crate::error::OutboxError;
 
 /// How one kind of worker paces itself.
@@ -223,6 +224,10 @@ impl WorkerTuning {
                 self.retry_max
             );
             return Err(OutboxError::config("retry_base", self.retry_base, allowed));
+        }
+        if self.retry_max > LONGEST {
+            let (field, value) = ("retry_max", self.retry_max);
+            return Err(OutboxError::config(field, value, "at most 24 days"));
         }
         Ok(())
     }

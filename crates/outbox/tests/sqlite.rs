@@ -405,3 +405,62 @@ impl outbox::LeasedHandler for Obstructed {
         outbox::HandlerResult::Success
     }
 }
+
+/// G1: the driver lets the next rollback pass after a commit that nobody waited for. It must not be the one of
+/// somebody who gets that connection later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_nobody_waits_for_leaves_a_connection_that_rolls_back() {
+    with_database(Server::Sqlite, async |database| {
+        let options: SqliteConnectOptions = database.url().parse().unwrap();
+        let options = options.journal_mode(SqliteJournalMode::Wal);
+        let options = options.busy_timeout(Duration::from_millis(100));
+        let pool = SqlitePoolOptions::new().max_connections(1);
+        let pool = pool.connect_with(options.clone()).await.unwrap();
+        let builder = outbox::Outbox::builder(pool.clone()).auto_migrate();
+        let builder = builder
+            .without_workers()
+            .queue("orders", ONE)
+            .produce_only();
+        let handle = builder.start().await.unwrap();
+        let outbox = handle.outbox();
+        {
+            let done = std::sync::atomic::AtomicBool::new(false);
+            let mut transaction = std::pin::pin!(outbox.transaction(async |connection| {
+                let message = text_message(0, "committed");
+                let enqueued = outbox.enqueue(connection, "orders", message).await;
+                done.store(true, Ordering::Relaxed);
+                enqueued
+            }));
+            // Until the commit is under way, and no longer.
+            std::future::poll_fn(|context| match transaction.as_mut().poll(context) {
+                std::task::Poll::Pending if !done.load(Ordering::Relaxed) => {
+                    std::task::Poll::Pending
+                }
+                _ => std::task::Poll::Ready(()),
+            })
+            .await;
+        }
+        let mut undone = pool.begin().await.unwrap();
+        let message = text_message(0, "rolled back");
+        let enqueued = outbox.enqueue(&mut undone, "orders", message);
+        enqueued.await.unwrap();
+        drop(undone);
+        // Nobody holds the lock, and what was rolled back is not there.
+        let other = SqlitePoolOptions::new()
+            .connect_with(options)
+            .await
+            .unwrap();
+        let writing = async {
+            while other.begin_with("BEGIN IMMEDIATE").await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let freed = tokio::time::timeout(Duration::from_secs(5), writing).await;
+        assert!(freed.is_ok(), "the transaction is still open");
+        let count = "SELECT COUNT(*) FROM outbox_messages";
+        let count: i64 = sqlx::query_scalar(count).fetch_one(&other).await.unwrap();
+        assert_eq!(count, 1);
+        handle.stop().await;
+    })
+    .await;
+}

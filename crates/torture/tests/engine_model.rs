@@ -430,16 +430,10 @@ impl StateMachineTest for Engine {
     }
 }
 
-/// More with PROPTEST_CASES, up to what takes minutes: each is a database of its own.
-fn cases() -> u32 {
-    let cases = std::env::var("PROPTEST_CASES").ok();
-    let cases = cases.and_then(|cases| cases.parse().ok());
-    cases.unwrap_or(300).min(3_000)
-}
-
 prop_state_machine! {
     #![proptest_config(Config {
-        cases: cases(),
+        // PROPTEST_CASES wins.
+        cases: 300,
         failure_persistence: None,
         ..Config::default()
     })]

@@ -159,14 +159,17 @@ pub(crate) use process;
 macro_rules! directory {
     ($row:ty) => {
         async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
+            let mut own = $crate::backend::OwnConnection::acquire(&store.workers).await?;
             let queues = query!(store.sql.queues)
                 .try_map(|row: $row| Ok((row.try_get(0)?, row.try_get(1)?)))
-                .fetch_all(&store.pool)
+                .fetch_all(&mut *own)
                 .await?;
+            own.give_back();
             Ok(queues)
         }
 
         async fn roster(store: &Store<Self>) -> Answer<Vec<crate::health::ProcessStats>> {
+            let mut own = $crate::backend::OwnConnection::acquire(&store.workers).await?;
             let roster = query!(store.sql.roster)
                 .try_map(|row: $row| {
                     let queues: String = row.try_get("queues")?;
@@ -180,13 +183,16 @@ macro_rules! directory {
                         asked_at: crate::message::time_of(row.try_get("asked_at")?),
                     })
                 })
-                .fetch_all(&store.pool)
+                .fetch_all(&mut *own)
                 .await?;
+            own.give_back();
             Ok(roster)
         }
 
         async fn storage(store: &Store<Self>) -> Answer<u64> {
-            let row = query!(store.sql.storage).fetch_one(&store.pool).await?;
+            let mut own = $crate::backend::OwnConnection::acquire(&store.workers).await?;
+            let row = query!(store.sql.storage).fetch_one(&mut *own).await?;
+            own.give_back();
             Ok(u64::try_from(row.try_get::<i64, _>("bytes")?).unwrap_or(0))
         }
 
@@ -195,6 +201,7 @@ macro_rules! directory {
             before: i64,
             limit: u32,
         ) -> Answer<Vec<crate::audit::AuditEntry>> {
+            let mut own = $crate::backend::OwnConnection::acquire(&store.workers).await?;
             let records = query!(store.sql.records)
                 .bind(before)
                 .bind(i64::from(limit))
@@ -208,8 +215,9 @@ macro_rules! directory {
                         reason: row.try_get("reason")?,
                     })
                 })
-                .fetch_all(&store.pool)
+                .fetch_all(&mut *own)
                 .await?;
+            own.give_back();
             Ok(records)
         }
     };

@@ -27,6 +27,8 @@ pub(crate) struct Keeper<DB: Backend> {
     patience: Patience,
     /// Leases that could not be renewed the last time.
     missed: HashSet<Lease>,
+    /// Whether the last time failed.
+    failed: bool,
 }
 
 impl<DB: Backend> Keeper<DB> {
@@ -50,6 +52,7 @@ impl<DB: Backend> Keeper<DB> {
         Self {
             patience: engine.patience(),
             missed: HashSet::new(),
+            failed: false,
             engine,
             process,
             interval: interval.min(HEARTBEAT),
@@ -76,7 +79,7 @@ impl<DB: Backend> Keeper<DB> {
         for lease in &missed {
             // The processor finds out by itself; it only has to look. A handler does not look, but
             // once may be a row that was locked for a moment.
-            self.engine.ring(lease.partition_id);
+            self.engine.doubt(lease.partition_id);
             if self.missed.contains(lease)
                 && let Some(desk) = self.engine.desks.get(&lease.partition_id)
             {
@@ -87,6 +90,13 @@ impl<DB: Backend> Keeper<DB> {
             }
         }
         self.missed = missed;
+        Ok(())
+    }
+
+    async fn announce(&mut self) -> Result<(), OutboxError> {
+        let announce = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS.into());
+        let alive = self.patience.hear(announce).await?;
+        self.settle_ownership(&alive);
         Ok(())
     }
 
@@ -138,9 +148,13 @@ impl<DB: Backend> WorkerAction for Keeper<DB> {
     async fn execute(&mut self, _: &CancellationToken) -> Result<Directive, OutboxError> {
         // A lease that cannot be renewed is no reason to be taken for dead.
         let renewed = self.renew().await;
-        let announce = DB::announce(&self.engine.store, &self.process, ALIVE_MILLIS.into());
-        let alive = self.patience.hear(announce).await?;
-        self.settle_ownership(&alive);
+        let announced = self.announce().await;
+        let failed = renewed.is_err() || announced.is_err();
+        // Where others read it can be that nobody could write.
+        if std::mem::replace(&mut self.failed, failed) && !failed {
+            self.engine.note_contact();
+        }
+        announced?;
         renewed?;
         Ok(Directive::sleep(self.interval))
     }

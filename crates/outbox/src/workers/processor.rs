@@ -181,6 +181,8 @@ impl<DB: Backend> Processor<DB> {
 
     async fn release(&mut self) -> Result<(), OutboxError> {
         if let Some(held) = self.held {
+            // Whatever comes of it, nothing of that is handed out any more.
+            self.ahead = None;
             self.pay(held.lease).await?;
             self.heard(DB::release(&self.engine.store, &[held.lease]))
                 .await?;
@@ -203,6 +205,7 @@ impl<DB: Backend> Processor<DB> {
         &mut self,
         cancel: &CancellationToken,
     ) -> Result<Directive<ProcessorReport>, OutboxError> {
+        self.look_after_lease().await?;
         let started = self.engine.clock.now();
         let mut report = self.report();
         if let Some(rest) = self
@@ -269,6 +272,23 @@ impl<DB: Backend> Processor<DB> {
                 return Ok(Directive::Proceed(report));
             }
         }
+    }
+
+    /// Finds out whether the lease is still there, if somebody doubts it while the head rests. Whoever took it may
+    /// have skipped that head, and its backoff is nobody else's.
+    async fn look_after_lease(&mut self) -> Result<(), OutboxError> {
+        let doubted = std::mem::take(&mut self.desk().note().doubted);
+        let held = self.held.filter(|_| doubted && self.resume_at.is_some());
+        let Some(Held { lease, .. }) = held else {
+            return Ok(());
+        };
+        let looked = self.advance(lease, None, ReadLimit::NOTHING, Commit::Relaxed);
+        if looked.await? == Advance::Lost {
+            self.queue.meters.leases_lost.increment(1);
+            self.hold(None);
+            self.resume_at = None;
+        }
+        Ok(())
     }
 
     /// Begins to work under the lease, if nobody has given it back: a stop does so with what is idle, and
@@ -403,7 +423,7 @@ impl<DB: Backend> Processor<DB> {
             self.queue.meters.redelivered.increment(1);
         }
         if let Some(held) = &mut self.held {
-            (held.charged, held.charging) = (false, None);
+            held.charged = false;
         }
         let lost = CancellationToken::new();
         self.desk().note().lost = lost.clone();

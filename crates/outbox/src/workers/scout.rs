@@ -177,12 +177,7 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
         self.idle = IDLE_PROBE.max(rest.min(LONGEST_REST));
         if std::mem::take(&mut self.lost_contact) {
             tracing::info!("the database answers again");
-            self.engine.contact.send_modify(|contacts| *contacts += 1);
-            lock(&self.engine.schedule).end_rests(self.engine.clock.now());
-            self.engine.sequencer_bell.notify_one();
-            for desk in self.engine.desks.values() {
-                desk.bell.notify_one();
-            }
+            self.engine.note_contact();
         }
         let pending: HashSet<PartitionId> = surveys
             .iter()

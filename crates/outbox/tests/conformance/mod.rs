@@ -107,6 +107,7 @@ macro_rules! suite {
                 a_clock_that_jumps_ahead_doubles_no_effect,
             ],
             operators: [
+                a_skip_ends_the_backoff_of_what_is_gone,
                 a_skipped_message_is_dead_lettered_and_the_next_one_comes,
                 a_paused_partition_can_be_skipped_and_stays_paused,
                 stats_tell_what_waits_what_fails_and_who_holds_it,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::{
-    DeadLetterFilter, LeaseConfig, LeasedMessageHandler, MessageResult, OutboxError, OutboxMessage,
-    TransactionalMessageHandler,
+    DeadLetterFilter, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxError,
+    OutboxMessage, TransactionalMessageHandler, WorkerTuning,
 };
 use tokio::sync::Notify;
 
@@ -100,6 +100,34 @@ pub(crate) async fn a_skipped_message_is_dead_lettered_and_the_next_one_comes<DB
         matches!(error, OutboxError::PartitionOutOfRange { max: 0, .. }),
         "{error}"
     );
+    handle.stop().await;
+}
+
+/// G7: from the process that holds the partition, and from another one.
+pub(crate) async fn a_skip_ends_the_backoff_of_what_is_gone<DB: Dialect>(stage: &Stage<DB>) {
+    const LONG: Duration = Duration::from_secs(3600);
+    let collector = Collector::answering(|message| match &*text_of(message) {
+        "failing" => MessageResult::Retry,
+        _ => MessageResult::Ok,
+    });
+    let patient = WorkerTuning::processor_low_latency();
+    let patient = patient.retry_max(LONG).retry_base(LONG);
+    let handle = stage.outbox().processor_tuning(patient);
+    let handle = handle.queue("orders", ONE).leased(collector.clone());
+    let handle = handle.start().await.unwrap();
+    let elsewhere = Outbox::builder(stage.another_pool(2).await);
+    let elsewhere = elsewhere.without_workers().every_queue();
+    let elsewhere = elsewhere.start().await.unwrap();
+    for (outbox, count) in [(handle.outbox(), 2), (elsewhere.outbox(), 4)] {
+        stage.enqueue(outbox, 0, &["failing", "next"]).await;
+        let failing = "SELECT attempts FROM outbox_processors";
+        stage.until(failing, 1).await;
+        assert!(outbox.skip("orders", 0, "bad").await.unwrap().is_some());
+        collector.wait_for(count).await;
+        stage.until(failing, 0).await;
+    }
+    assert_eq!(collector.texts(), ["failing", "next", "failing", "next"]);
+    elsewhere.stop().await;
     handle.stop().await;
 }
 
@@ -380,6 +408,9 @@ pub(crate) async fn renewal_has_an_end<DB: Dialect>(stage: &Stage<DB>) {
     handle.stop().await;
 
     let queue = stage.outbox().queue("orders", ONE).leased(stuck.clone());
+    let error = refusal(queue.lease(LEASE).renew_up_to(Duration::MAX)).await;
+    assert!(error.to_string().contains("at most 24 days"), "{error}");
+    let queue = stage.outbox().queue("orders", ONE).leased(Collector::new());
     let error = refusal(queue.lease(LEASE).renew_up_to(Duration::from_millis(599))).await;
     let says = "renew_up_to is 599ms, but must be at least lease.duration, 600ms";
     assert_eq!(error.to_string(), says);

@@ -9,6 +9,7 @@ mod schema;
 mod signals;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -483,14 +484,16 @@ impl Backend for Postgres {
         OwnTransaction::begin(&store.workers, AssertSqlSafe(begin).into_sql_str()).await
     }
 
-    async fn end_session(store: &Store<Self>, session: i64) -> Answer<()> {
-        // Only one that is at work: another's number may be the same soon after this one has gone.
+    async fn end_session(store: &Store<Self>, session: i64, open_for: Duration) -> Answer<()> {
+        // Only one that is at work in a transaction that old: another's number may be the same soon after this
+        // one has gone.
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE pid = $1 AND usename = current_user AND datname = current_database() \
-                     AND state = 'active' AND xact_start < clock_timestamp() - interval '100 ms'";
+                     AND state = 'active' AND xact_start <= clock_timestamp() - $2 * interval '1 ms'";
         let mut own = Session::open(store).await?;
         sqlx::query(end)
             .bind(i32::try_from(session).unwrap_or(0))
+            .bind(open_for.as_secs_f64() * 1000.0)
             .execute(own.connection())
             .await?;
         own.end().await

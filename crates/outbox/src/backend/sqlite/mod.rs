@@ -400,7 +400,7 @@ impl Backend for Sqlite {
     }
 
     /// There is no server: a statement ends with its connection.
-    async fn end_session(_: &Store<Self>, _: i64) -> Answer<()> {
+    async fn end_session(_: &Store<Self>, _: i64, _: Duration) -> Answer<()> {
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //! it is undone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -70,7 +71,9 @@ impl<DB: Backend> Processor<DB> {
             Ok(delivery) => delivery,
             Err(gone) => {
                 drop(transaction);
-                return self.transaction_gone(held, &head, &messages, gone).await;
+                return self
+                    .transaction_gone(held, &head, &messages, gone, began)
+                    .await;
             }
         };
         let mode = self.mode.clone();
@@ -93,7 +96,8 @@ impl<DB: Backend> Processor<DB> {
                 self.mode = mode;
                 let before = usize::from(messages.len() > 1);
                 let gone = TransactionGone::Ended { before, error };
-                self.transaction_gone(held, &head, &messages, gone).await
+                self.transaction_gone(held, &head, &messages, gone, began)
+                    .await
             }
             Err(error) => Err(error),
         }
@@ -107,10 +111,11 @@ impl<DB: Backend> Processor<DB> {
         head: &Head,
         messages: &[OutboxMessage],
         gone: TransactionGone,
+        began: Instant,
     ) -> Result<Step, OutboxError> {
         let (before, reason) = match gone {
             TransactionGone::Stopped { before, reason } => {
-                self.end_session(head).await;
+                self.end_session(head, began.elapsed()).await;
                 (before, reason)
             }
             TransactionGone::Ended { before, error } => (
@@ -157,6 +162,10 @@ impl<DB: Backend> Processor<DB> {
                 self.engine.note_settled(self.partition_id);
                 self.engine.note_buried(self.partition_id, &settlement);
                 self.count(messages, &settlement, &step);
+                if let Some(held) = &mut self.held {
+                    // That attempt is settled; the next one is another.
+                    held.charging = None;
+                }
                 Ok(step)
             }
             Advance::Lost => Ok(Step::Lost),
@@ -165,9 +174,9 @@ impl<DB: Backend> Processor<DB> {
 
     /// A server does not notice that its client has gone while it runs a statement: a handler that was
     /// stopped in the middle of one would keep its locks, and its partition, until that ends by itself.
-    async fn end_session(&self, head: &Head) {
+    async fn end_session(&self, head: &Head, open_for: Duration) {
         let Some(session) = head.session else { return };
-        let ended = DB::end_session(&self.engine.store, session);
+        let ended = DB::end_session(&self.engine.store, session, open_for);
         if let Err(error) = self.heard(ended).await {
             let partition_id = self.partition_id.0;
             tracing::warn!(partition_id, session, %error, "a stopped handler's session lives on");
