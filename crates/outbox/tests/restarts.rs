@@ -120,6 +120,13 @@ impl Desk {
         self.0.lock().unwrap().len()
     }
 
+    /// How many messages came, however often.
+    fn distinct(&self) -> i64 {
+        let entries = self.0.lock().unwrap();
+        let notes: HashSet<_> = entries.iter().map(|(_, _, note)| note).collect();
+        notes.len() as i64
+    }
+
     fn has(&self, note: &str) -> bool {
         self.0
             .lock()
@@ -221,6 +228,8 @@ async fn a_server_restart_in_the_middle_loses_doubles_and_reorders_nothing<DB: D
     };
     let placed = stage.number("SELECT COUNT(*) FROM placed").await;
     stage.until("SELECT COUNT(*) FROM booked", placed).await;
+    let all = async || mail.distinct() >= placed;
+    until("all mail is delivered", PATIENCE, all).await;
     let unsettled = "SELECT COUNT(*) FROM outbox_processors c JOIN outbox_partitions p \
                      ON p.partition_id = c.partition_id WHERE c.processed_seq < p.last_seq";
     stage.until(unsettled, 0).await;
