@@ -83,6 +83,8 @@ fn arrived(record: &OwnedMessage) -> Arrived {
 
 impl Broker for Kafka {
     type Sink = KafkaSink;
+    /// The mock cluster keeps 5 MiB of each partition.
+    const MOST: u32 = 40_000;
 
     async fn start() -> Option<Self> {
         let client: FutureProducer = ClientConfig::new()

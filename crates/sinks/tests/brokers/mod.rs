@@ -72,6 +72,8 @@ pub(crate) fn name<B: Broker>() -> &'static str {
 /// Whatever a sink publishes to.
 pub(crate) trait Broker: Sized + Send + Sync {
     type Sink: Sink;
+    /// How many messages it keeps.
+    const MOST: u32 = u32::MAX;
 
     /// Starts it; none where it takes no part, which is said.
     fn start() -> impl Future<Output = Option<Self>> + Send;
