@@ -104,6 +104,9 @@ impl<DB: Backend> Outbox<DB> {
     /// Runs `work` on a connection inside a transaction, commits if it answers `Ok`, rolls back if not,
     /// and wakes the pipeline at once.
     ///
+    /// On PostgreSQL a statement that fails undoes the whole transaction, whatever comes after it, and COMMIT then
+    /// rolls back without an error: `work` should answer with the error, or run what may fail in a savepoint.
+    ///
     /// A transaction that follows another closely gets its connection without a detour by the pool, and
     /// so without the pool's `after_release` and `before_acquire`: what `work` changes in its session,
     /// it should change for the transaction only, with `SET LOCAL`.

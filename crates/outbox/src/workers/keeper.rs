@@ -18,6 +18,8 @@ use crate::patience::Patience;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long after that it still counts as alive.
 pub(crate) const ALIVE_MILLIS: u32 = 5_000;
+/// After so many failures in a row, and not after a deadlock, whoever rests is told that it works again.
+const OUTAGE: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Keeper<DB: Backend> {
@@ -27,8 +29,8 @@ pub(crate) struct Keeper<DB: Backend> {
     patience: Patience,
     /// Leases that could not be renewed the last time.
     missed: HashSet<Lease>,
-    /// Whether the last time failed.
-    failed: bool,
+    /// How often it failed in a row.
+    failures: u32,
 }
 
 impl<DB: Backend> Keeper<DB> {
@@ -52,7 +54,7 @@ impl<DB: Backend> Keeper<DB> {
         Self {
             patience: engine.patience(),
             missed: HashSet::new(),
-            failed: false,
+            failures: 0,
             engine,
             process,
             interval: interval.min(HEARTBEAT),
@@ -149,9 +151,10 @@ impl<DB: Backend> WorkerAction for Keeper<DB> {
         // A lease that cannot be renewed is no reason to be taken for dead.
         let renewed = self.renew().await;
         let announced = self.announce().await;
-        let failed = renewed.is_err() || announced.is_err();
-        // Where others read it can be that nobody could write.
-        if std::mem::replace(&mut self.failed, failed) && !failed {
+        if renewed.is_err() || announced.is_err() {
+            self.failures = self.failures.saturating_add(1);
+        } else if std::mem::take(&mut self.failures) >= OUTAGE {
+            // Where others read it can be that nobody could write.
             self.engine.note_contact();
         }
         announced?;
