@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance::outcomes::Ledger;
-use conformance::stage::{ONE, quick, text_of};
+use conformance::stage::{ONE, quick, text_message, text_of};
 use conformance::{Collector, Stage};
 use outbox::{MessageResult, Outbox, OutboxHandle};
 use sqlx::Postgres;
@@ -168,4 +168,53 @@ async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
     ] {
         assert_eq!(after.number(effects).await, 9, "{effects}");
     }
+}
+
+/// G3: also where nobody had given a number before the dump was taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_that_nobody_had_sequenced_is_known_as_one() {
+    let starts = tokio::join!(
+        PrivateServer::start(Server::Postgres),
+        PrivateServer::start(Server::Postgres)
+    );
+    let (Some(mut old), Some(new)) = starts else {
+        return;
+    };
+    let before = Stage::<Postgres>::set(old.database()).await;
+    let producer = Outbox::builder(before.another_pool(2).await).auto_migrate();
+    let producer = producer
+        .without_workers()
+        .queue("orders", ONE)
+        .produce_only();
+    let producer = producer.start().await.unwrap();
+    before.enqueue(producer.outbox(), 0, &["a", "b"]).await;
+    producer.stop().await;
+    dump_and_restore(&mut old, &new).await;
+    drop((before, old));
+
+    let after = Stage::<Postgres> {
+        url: new.database().url().to_owned(),
+        pool: <Postgres as conformance::Dialect>::connect(new.database().url(), 4).await,
+    };
+    let (restored, fresh) = (Collector::new(), Collector::new());
+    let handle = quick(Outbox::builder(after.another_pool(8).await));
+    let handle = handle.queue("orders", ONE).leased(restored.clone());
+    let handle = handle.queue("fresh", ONE).leased(fresh.clone());
+    let handle = handle.start().await.unwrap();
+    let outbox = handle.outbox();
+    // Where what is new has come, what was restored had its turn.
+    for count in 1..=3 {
+        let message = text_message(0, "new");
+        let enqueue = async |connection: &mut sqlx::PgConnection| {
+            outbox.enqueue(connection, "fresh", message).await
+        };
+        outbox.transaction(enqueue).await.unwrap();
+        fresh.wait_for(count).await;
+    }
+    let sequenced = "SELECT last_seq FROM outbox_partitions WHERE queue = 'orders'";
+    assert_eq!(after.number(sequenced).await, 0, "foreign ids say nothing");
+    assert_eq!(outbox.repair().await.unwrap(), 2);
+    restored.wait_for(2).await;
+    handle.stop().await;
+    assert_eq!(restored.texts(), ["a", "b"]);
 }
