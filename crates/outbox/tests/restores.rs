@@ -12,7 +12,7 @@ mod conformance;
 
 use std::io::Write;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use conformance::outcomes::Ledger;
@@ -27,15 +27,24 @@ use tokio::process::Command;
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
+/// A process has one log, so one test is at it at a time.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static LOG: OnceLock<Log> = OnceLock::new();
+
 impl Log {
-    fn keep() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
+    /// The log from now on.
+    fn keep() -> &'static Self {
+        let log = LOG.get_or_init(|| {
+            let log = Self::default();
+            let writer = log.clone();
+            tracing_subscriber::fmt()
+                .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+                .with_ansi(false)
+                .with_writer(move || writer.clone())
+                .init();
+            log
+        });
+        log.0.lock().unwrap().clear();
         log
     }
 
@@ -96,6 +105,8 @@ async fn start(stage: &Stage<Postgres>, collector: &Collector) -> OutboxHandle<P
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
+    let _turn = TURN.lock().await;
+    let log = Log::keep();
     let starts = tokio::join!(
         PrivateServer::start(Server::Postgres),
         PrivateServer::start(Server::Postgres)
@@ -103,7 +114,6 @@ async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
     let (Some(mut old), Some(new)) = starts else {
         return;
     };
-    let log = Log::keep();
 
     // In the old cluster: two are done, one was tried and has to come again, one waits behind it, and
     // two have no number yet because nobody was there to give them one.
@@ -173,6 +183,8 @@ async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
 /// G3: also where nobody had given a number before the dump was taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dump_that_nobody_had_sequenced_is_known_as_one() {
+    let _turn = TURN.lock().await;
+    let log = Log::keep();
     let starts = tokio::join!(
         PrivateServer::start(Server::Postgres),
         PrivateServer::start(Server::Postgres)
@@ -202,6 +214,7 @@ async fn a_dump_that_nobody_had_sequenced_is_known_as_one() {
     let handle = handle.queue("fresh", ONE).leased(fresh.clone());
     let handle = handle.start().await.unwrap();
     let outbox = handle.outbox();
+    log.says("run the repair command").await;
     // Where what is new has come, what was restored had its turn.
     for count in 1..=3 {
         let message = text_message(0, "new");
