@@ -71,6 +71,15 @@ impl Write for Log {
     }
 }
 
+/// Where the dump comes from, and where it goes.
+async fn two_clusters() -> Option<(PrivateServer, PrivateServer)> {
+    let (old, new) = tokio::join!(
+        PrivateServer::start(Server::Postgres),
+        PrivateServer::start(Server::Postgres)
+    );
+    old.zip(new)
+}
+
 /// Copies a database with the server's own programs, as an operator would.
 async fn dump_and_restore(from: &mut PrivateServer, to: &PrivateServer) {
     let programs = from.programs().await;
@@ -107,11 +116,7 @@ async fn start(stage: &Stage<Postgres>, collector: &Collector) -> OutboxHandle<P
 async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
     let _turn = TURN.lock().await;
     let log = Log::keep();
-    let starts = tokio::join!(
-        PrivateServer::start(Server::Postgres),
-        PrivateServer::start(Server::Postgres)
-    );
-    let (Some(mut old), Some(new)) = starts else {
+    let Some((mut old, new)) = two_clusters().await else {
         return;
     };
 
@@ -185,11 +190,7 @@ async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
 async fn a_dump_that_nobody_had_sequenced_is_known_as_one() {
     let _turn = TURN.lock().await;
     let log = Log::keep();
-    let starts = tokio::join!(
-        PrivateServer::start(Server::Postgres),
-        PrivateServer::start(Server::Postgres)
-    );
-    let (Some(mut old), Some(new)) = starts else {
+    let Some((mut old, new)) = two_clusters().await else {
         return;
     };
     let before = Stage::<Postgres>::set(old.database()).await;

@@ -155,9 +155,29 @@ macro_rules! process {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use process;
 
-/// Makes the verbs that list queues, processes and what was done by hand, for any database.
+/// Makes the verbs that are the same for any database: those that list queues, processes, what was done by hand and
+/// what is not settled.
 macro_rules! directory {
     ($row:ty) => {
+        async fn unsettled(
+            sql: &super::Statements,
+            connection: &mut <Self as sqlx::Database>::Connection,
+            queue: &str,
+            limit: u32,
+        ) -> Answer<Vec<(u32, StoredMessage)>> {
+            let messages = query!(sql.unsettled)
+                .bind(queue)
+                .bind(i64::from(limit))
+                .try_map(|row: $row| $crate::backend::decode::unsettled_message!(row))
+                .fetch_all(connection)
+                .await?;
+            Ok(messages)
+        }
+
+        async fn vitals(store: &Store<Self>) -> Answer<crate::health::Vitals> {
+            super::health::vitals(store).await
+        }
+
         async fn queues(store: &Store<Self>) -> Answer<Vec<(String, i32)>> {
             let mut own = $crate::backend::OwnConnection::acquire(&store.workers).await?;
             let queues = query!(store.sql.queues)

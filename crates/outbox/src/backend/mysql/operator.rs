@@ -1,17 +1,16 @@
 //! What an operator sees and does.
 
 use serde_json::json;
-use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::mysql::MySqlRow;
 use sqlx::{MySql, Row as _};
 
-use super::{Statements, advance, health};
+use super::advance;
 use crate::audit::{KEPT, NewEntry};
-use crate::backend::decode::{directory, partition_stats, unsettled_message};
+use crate::backend::decode::{directory, partition_stats};
 use crate::backend::prefix::query;
 use crate::backend::{
     Answer, OperatorVerbs, OwnConnection, PartitionId, Seq, Store, StoredMessage,
 };
-use crate::health::Vitals;
 use crate::stats::PartitionStats;
 
 impl OperatorVerbs for MySql {
@@ -25,21 +24,6 @@ impl OperatorVerbs for MySql {
             .await?;
         connection.give_back();
         Ok(stats)
-    }
-
-    async fn unsettled(
-        sql: &Statements,
-        connection: &mut MySqlConnection,
-        queue: &str,
-        limit: u32,
-    ) -> Answer<Vec<(u32, StoredMessage)>> {
-        let messages = query!(sql.unsettled)
-            .bind(queue)
-            .bind(limit)
-            .try_map(|row: MySqlRow| unsettled_message!(row))
-            .fetch_all(connection)
-            .await?;
-        Ok(messages)
     }
 
     async fn peek(
@@ -72,10 +56,6 @@ impl OperatorVerbs for MySql {
             .await?;
         own.give_back();
         Ok(())
-    }
-
-    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
-        health::vitals(store).await
     }
 
     async fn pause(

@@ -1,16 +1,15 @@
 //! What an operator sees and does.
 
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Postgres, Row as _, SqlSafeStr as _};
 
-use super::{Session, Statements, health};
+use super::Session;
 use crate::audit::{KEPT, NewEntry};
-use crate::backend::decode::{directory, partition_stats, stored_message, unsettled_message};
+use crate::backend::decode::{directory, partition_stats, stored_message};
 use crate::backend::prefix::query;
 use crate::backend::{
     Answer, ORPHAN_MILLIS, OperatorVerbs, OwnTransaction, PartitionId, Seq, Store, StoredMessage,
 };
-use crate::health::Vitals;
 use crate::stats::PartitionStats;
 
 impl OperatorVerbs for Postgres {
@@ -23,21 +22,6 @@ impl OperatorVerbs for Postgres {
             .await?;
         session.end().await?;
         Ok(stats)
-    }
-
-    async fn unsettled(
-        sql: &Statements,
-        connection: &mut PgConnection,
-        queue: &str,
-        limit: u32,
-    ) -> Answer<Vec<(u32, StoredMessage)>> {
-        let messages = query!(sql.unsettled)
-            .bind(queue)
-            .bind(i64::from(limit))
-            .try_map(|row: PgRow| unsettled_message!(row))
-            .fetch_all(connection)
-            .await?;
-        Ok(messages)
     }
 
     async fn peek(
@@ -77,10 +61,6 @@ impl OperatorVerbs for Postgres {
             .execute(session.connection())
             .await?;
         session.end().await
-    }
-
-    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
-        health::vitals(store).await
     }
 
     async fn pause(

@@ -1,17 +1,15 @@
 //! What an operator sees and does.
 
 use serde_json::json;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, Sqlite};
 
-use super::{Statements, health};
 use crate::audit::{KEPT, NewEntry};
-use crate::backend::decode::{directory, partition_stats, stored_message, unsettled_message};
+use crate::backend::decode::{directory, partition_stats, stored_message};
 use crate::backend::prefix::query;
 use crate::backend::{
     Answer, Backend as _, OperatorVerbs, OwnConnection, PartitionId, Seq, Store, StoredMessage,
 };
-use crate::health::Vitals;
 use crate::stats::PartitionStats;
 
 impl OperatorVerbs for Sqlite {
@@ -25,21 +23,6 @@ impl OperatorVerbs for Sqlite {
             .await?;
         own.give_back();
         Ok(stats)
-    }
-
-    async fn unsettled(
-        sql: &Statements,
-        connection: &mut SqliteConnection,
-        queue: &str,
-        limit: u32,
-    ) -> Answer<Vec<(u32, StoredMessage)>> {
-        let messages = query!(sql.unsettled)
-            .bind(queue)
-            .bind(limit)
-            .try_map(|row: SqliteRow| unsettled_message!(row))
-            .fetch_all(connection)
-            .await?;
-        Ok(messages)
     }
 
     async fn peek(
@@ -79,10 +62,6 @@ impl OperatorVerbs for Sqlite {
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await
-    }
-
-    async fn vitals(store: &Store<Self>) -> Answer<Vitals> {
-        health::vitals(store).await
     }
 
     async fn pause(
