@@ -54,16 +54,20 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether the dashboard can be shown to those who are to see it.
-    fn check_access(&self) -> Result<(), Failure> {
+    /// Who may see the dashboard, if there is one. Users are read here, and not again.
+    fn access(&self) -> Result<Option<Access>, Failure> {
         match self.dashboard {
-            Some(listen) => may_listen(&self.access.access()?, listen),
+            Some(listen) => {
+                let access = self.access.access()?;
+                may_listen(&access, listen)?;
+                Ok(Some(access))
+            }
             None if self.access.are_given() => {
                 let message =
                     "--operator, --payloads and --users are for a dashboard, and there is none";
                 Err(Failure::usage(message).way_out("add it: --dashboard 127.0.0.1:8080"))
             }
-            None => Ok(()),
+            None => Ok(None),
         }
     }
 }
@@ -78,7 +82,7 @@ pub(crate) async fn run(
         return init(path, output);
     }
     context.target.leaves_it_to_the_file()?;
-    args.check_access()?;
+    let access = args.access()?;
     let (mut config, sinks) = read(path)?;
     if args.check {
         return check::run(&config, &sinks, output).await;
@@ -86,7 +90,7 @@ pub(crate) async fn run(
     let json = output.is_json() || config.log.format == LogFormat::Json;
     let telemetry = Telemetry::start(&config.log.level.0.0, json)?;
     let mut signals = Signals::new()?;
-    let served = Served::start(args, &telemetry).await?;
+    let served = Served::start(args, access, &telemetry).await?;
     let mut relay = served.relay(&config, sinks);
     loop {
         let told = tokio::select! {
@@ -134,8 +138,12 @@ struct Served {
 }
 
 impl Served {
-    /// Begins to serve what is asked for. Users are read here, and not again.
-    async fn start(args: &Args, telemetry: &Telemetry) -> Result<Self, Failure> {
+    /// Begins to serve what is asked for.
+    async fn start(
+        args: &Args,
+        access: Option<Access>,
+        telemetry: &Telemetry,
+    ) -> Result<Self, Failure> {
         // Before an outbox starts, or nothing of it is counted.
         let metrics = match (args.dashboard, args.metrics) {
             (None, None) if !telemetry.exports() => return Ok(Self::default()),
@@ -146,8 +154,7 @@ impl Served {
             ready: Readiness::new([]),
             desks: None,
         };
-        if let Some(listen) = args.dashboard {
-            let access = args.access.access()?;
+        if let (Some(listen), Some(access)) = (args.dashboard, access) {
             served.access = Some(access.clone());
             let server = Server::of_desks(Some(metrics.clone()), access, listen, nothing())?;
             served.add(server, listen).await?;
