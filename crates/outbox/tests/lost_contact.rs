@@ -32,6 +32,7 @@ on_every_server!(
     a_holder_that_vanishes_without_closing_its_connection_is_replaced,
     a_process_that_was_cut_off_comes_back_by_itself,
     a_stop_without_contact_ends_soon_after_its_deadline,
+    a_list_that_never_comes_keeps_no_connection,
     a_process_that_vanishes_between_any_two_requests_is_replaced,
     a_producers_lost_commit_reply_neither_loses_nor_doubles,
     a_leased_handlers_lost_commit_reply_neither_loses_nor_doubles,
@@ -169,6 +170,23 @@ async fn a_stop_without_contact_ends_soon_after_its_deadline<DB: Dialect>(server
         runtime.block_on(stop_without_contact::<DB>(server));
     });
     test.await.unwrap();
+}
+
+async fn a_list_that_never_comes_keeps_no_connection<DB: Dialect>(server: Server) {
+    with_database(server, async |database| {
+        let stage = Stage::<DB>::set(database).await;
+        let wire = Wire::to(&stage.url).await;
+        let producer = producer(DB::connect(wire.url(), 1).await, &["orders".into()]).await;
+        wire.fail_on(b"_audit", Fault::LostReply, After::Silent);
+        tokio::select! {
+            records = producer.audit_log(None, 10) => panic!("heard: {records:?}"),
+            () = wire.wait_tripped() => wire.heal(),
+        }
+        let again = enqueue(&producer, "orders", "after it");
+        let again = tokio::time::timeout(RESUMED, again).await;
+        again.expect("the pool has a connection again");
+    })
+    .await;
 }
 
 async fn heir<DB: Dialect>(

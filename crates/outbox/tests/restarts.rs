@@ -306,3 +306,112 @@ async fn mail_is_complete<DB: Dialect>(stage: &Stage<DB>, mail: &Desk, placed: i
     );
     assert_eq!(stage.number(known).await, placed);
 }
+
+/// Servers that count their sessions begin anew when they are started.
+#[cfg(feature = "mysql")]
+mod counted_sessions {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use outbox::{LeaseConfig, MessageResult, Outbox, OutboxMessage, TransactionalMessageHandler};
+    use sqlx::{Connection as _, MySql, MySqlConnection};
+    use testbed::{PrivateServer, Server, Wire};
+
+    use super::conformance::stage::{ONE, quick};
+    use super::conformance::{Dialect as _, Stage};
+    use super::{PATIENCE, until};
+
+    const SESSION: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
+    /// Long enough for a server to come back while a handler is at work.
+    const LEASE: LeaseConfig = LeaseConfig {
+        duration: Duration::from_secs(15),
+        headroom: Duration::from_secs(1),
+    };
+
+    /// Notes its sessions, and never comes back from the first.
+    #[derive(Clone, Default)]
+    struct StuckOnce(Arc<Mutex<Vec<i64>>>);
+
+    impl StuckOnce {
+        fn sessions(&self) -> Vec<i64> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    impl TransactionalMessageHandler<MySql> for StuckOnce {
+        async fn handle(
+            &self,
+            connection: &mut MySqlConnection,
+            _: &OutboxMessage,
+        ) -> MessageResult {
+            let session = MySql::number(connection, SESSION.to_owned()).await;
+            self.0.lock().unwrap().push(session.unwrap());
+            if self.sessions().len() == 1 {
+                std::future::pending::<()>().await;
+            }
+            MessageResult::Ok
+        }
+    }
+
+    /// The application's session of this number.
+    async fn numbered(url: &str, number: i64) -> MySqlConnection {
+        loop {
+            let mut connection = MySqlConnection::connect(url).await.unwrap();
+            let own = MySql::number(&mut connection, SESSION.to_owned()).await;
+            let own = own.unwrap();
+            assert!(own <= number, "nobody else has {number}");
+            if own == number {
+                return connection;
+            }
+            connection.close().await.unwrap();
+        }
+    }
+
+    async fn a_stopped_handler_ends_no_session_of_a_server_started_since(server: Server) {
+        let Some(mut private) = PrivateServer::start(server).await else {
+            return;
+        };
+        let stage = Stage::<MySql>::set(private.database()).await;
+        // Numbers that a server gives out in no time are not waited for.
+        let mut last = MySqlConnection::connect(&stage.url).await.unwrap();
+        let last = MySql::number(&mut last, SESSION.to_owned()).await.unwrap();
+        drop(numbered(&stage.url, last + 50).await);
+        let (wire, stuck) = (Wire::to(&stage.url).await, StuckOnce::default());
+        let queue = quick(Outbox::builder(MySql::connect(wire.url(), 6).await))
+            .auto_migrate()
+            .queue("orders", ONE);
+        let queue = queue.transactional(stuck.clone()).lease(LEASE);
+        let handle = queue.start().await.unwrap();
+        stage.enqueue(handle.outbox(), 0, &["a"]).await;
+        let at_work = async || !stuck.sessions().is_empty();
+        until("the handler is at work", PATIENCE, at_work).await;
+
+        private.kill().await;
+        wire.go_silent();
+        private.start_again().await;
+        let mut lock = MySqlConnection::connect(&stage.url).await.unwrap();
+        let hold = "SELECT GET_LOCK('busy', 0)".to_owned();
+        assert_eq!(MySql::number(&mut lock, hold).await.unwrap(), 1);
+        let mut victim = numbered(&stage.url, stuck.sessions()[0]).await;
+        let victim = tokio::spawn(async move {
+            let wait = "SELECT GET_LOCK('busy', 300)".to_owned();
+            MySql::number(&mut victim, wait).await
+        });
+        wire.heal();
+        let again = async || stuck.sessions().len() > 1;
+        until("the message comes again", 2 * PATIENCE, again).await;
+        lock.close().await.unwrap();
+        assert_eq!(victim.await.unwrap().unwrap(), 1, "it was left in peace");
+        handle.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stopped_handler_ends_no_session_of_a_mariadb_started_since() {
+        a_stopped_handler_ends_no_session_of_a_server_started_since(Server::MariaDb).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_stopped_handler_ends_no_session_of_a_mysql_started_since() {
+        a_stopped_handler_ends_no_session_of_a_server_started_since(Server::MySql).await;
+    }
+}

@@ -13,9 +13,13 @@ use conformance::any_language::{Call, Routine as _};
 use conformance::boundaries::{self, MAX_PLACES, Mode};
 use conformance::stage::{ONE, PATIENCE, text_message, text_of};
 use conformance::{Collector, Dialect as _, Stage};
+use outbox::LeaseConfig;
 use sqlx::Sqlite;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use testbed::{Server, with_database};
+use tracing::Level;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 conformance::suite!(sqlx::Sqlite, testbed::Server::Sqlite);
 
@@ -202,18 +206,42 @@ impl std::io::Write for Log {
     }
 }
 
+impl Log {
+    /// The log of this thread from now on, on which all workers of a test run if it has but one.
+    fn keep() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .with_writer(move || writer.clone());
+        // Without spans: SQLite's threads would leave them in a log that is not this one.
+        let events = filter_fn(|metadata| metadata.is_event() && *metadata.level() <= Level::INFO);
+        let subscriber = tracing_subscriber::registry().with(lines).with(events);
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// Waits for a line with all of these in it.
+    async fn says(&self, fields: &[&str]) {
+        let logged = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(5));
+            let says = |line: &str| fields.iter().all(|field| line.contains(field));
+            while !String::from_utf8_lossy(&self.0.lock().unwrap())
+                .lines()
+                .any(says)
+            {
+                looks.tick().await;
+            }
+        };
+        let logged = tokio::time::timeout(PATIENCE, logged).await;
+        assert!(logged.is_ok(), "no line with {fields:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_state_of_the_queues_is_logged_as_often_as_asked() {
     with_database(Server::Sqlite, async |database| {
         let stage = Stage::<Sqlite>::set(database).await;
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        // Of this thread, on which all workers of this test run.
-        let _guard = tracing::subscriber::set_default(subscriber);
+        let (log, _guard) = Log::keep();
         let queue = stage.outbox().stats_interval(Duration::from_millis(10));
         let queue = queue.queue("orders", ONE).leased(Collector::new());
         let handle = queue.start().await.unwrap();
@@ -226,19 +254,7 @@ async fn the_state_of_the_queues_is_logged_as_often_as_asked() {
             "paused=1",
             "dead_letters=0",
         ];
-        let logged = async {
-            let mut looks = tokio::time::interval(Duration::from_millis(5));
-            let says = |line: &str| fields.iter().all(|field| line.contains(field));
-            while !String::from_utf8_lossy(&log.0.lock().unwrap())
-                .lines()
-                .any(says)
-            {
-                looks.tick().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, logged)
-            .await
-            .expect("a line");
+        log.says(&fields).await;
         handle.stop().await;
     })
     .await;
@@ -320,6 +336,47 @@ async fn a_writer_who_does_not_line_up_is_not_starved() {
         assert!(waits[50] < Duration::from_millis(500), "{waits:?}");
         assert!(waits[99] < Duration::from_secs(5), "{waits:?}");
         handle.stop().await;
+    })
+    .await;
+}
+
+/// G8: nobody rests on after a time in which everything could be read and nothing written.
+#[tokio::test]
+async fn all_go_on_when_the_database_takes_writes_again() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let (log, _guard) = Log::keep();
+        let collector = Collector::new();
+        let lease = LeaseConfig {
+            duration: Duration::from_secs(2),
+            headroom: Duration::from_millis(500),
+        };
+        let queue = stage.outbox().queue("orders", ONE);
+        let queue = queue.leased(collector.clone()).lease(lease);
+        let handle = queue.start().await.unwrap();
+        stage.enqueue(handle.outbox(), 0, &["before"]).await;
+        collector.wait_for(1).await;
+        let refused = [
+            ("lease", "UPDATE", "processors"),
+            ("heartbeat", "INSERT", "processes"),
+        ];
+        for (name, verb, table) in refused {
+            let refuse = "BEGIN SELECT RAISE(ABORT, 'no writes'); END";
+            let trigger = format!("CREATE TRIGGER {name} BEFORE {verb} ON outbox_{table} {refuse}");
+            stage.run(trigger).await;
+        }
+        stage.enqueue(handle.outbox(), 0, &["meanwhile"]).await;
+        log.says(&["the processor could not go on", "rest=12.8s"])
+            .await;
+        for (name, _, _) in refused {
+            stage.run(format!("DROP TRIGGER {name}")).await;
+        }
+        let ended = tokio::time::Instant::now();
+        collector.wait_for(2).await;
+        let took = ended.elapsed();
+        handle.stop().await;
+        let limit = lease.duration + Duration::from_secs(5);
+        assert!(took < limit, "it went on after {took:?}");
     })
     .await;
 }

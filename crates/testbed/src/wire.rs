@@ -104,9 +104,9 @@ impl Wire {
         self.arm(When::Nth(n), fault, then);
     }
 
-    /// Lets the next request that has these bytes in it be carried out, and its reply get lost.
-    pub fn lose_reply_to(&self, bytes: &'static [u8], then: After) {
-        self.arm(When::Has(bytes), Fault::LostReply, then);
+    /// Lets the next request fail that has these bytes in it.
+    pub fn fail_on(&self, bytes: &'static [u8], fault: Fault, then: After) {
+        self.arm(When::Has(bytes), fault, then);
     }
 
     /// Takes back what [`fail_at`](Self::fail_at) asked for, if it has not happened yet.

@@ -270,7 +270,7 @@ async fn a_slow_wire_is_slow_in_both_directions_until_it_is_not() {
 async fn the_reply_to_certain_bytes_is_lost() {
     let (wire, mut heard) = echo().await;
     let mut stream = connect(&wire).await;
-    wire.lose_reply_to(b"commit", After::Cut);
+    wire.fail_on(b"commit", Fault::LostReply, After::Cut);
     assert_eq!(ask(&mut stream, "begin").await, "BEGIN");
     send(&mut stream, "now commit it").await;
     assert_eq!(read(&mut stream).await, "", "closed without an answer");

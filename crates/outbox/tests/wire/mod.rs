@@ -1,6 +1,8 @@
 //! What can happen on the wire to a server: a process that dies before any request, or before the reply
 //! to any, which is where a lost commit reply is; connections that are lost there.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use outbox::testing::TestOutbox;
@@ -23,6 +25,7 @@ macro_rules! suite {
             a_transactional_process_may_die_before_any_reply,
             a_connection_may_be_lost_before_any_reply,
             a_take_over_is_charged_once_however_often_it_fails,
+            a_take_over_is_charged_once_however_often_its_commit_is_lost,
         ]);
     };
     (@tests $database:ty, $server:expr, [$($test:ident),* $(,)?]) => {
@@ -146,22 +149,31 @@ pub(crate) async fn a_connection_may_be_lost_before_any_reply<DB: Dialect>(stage
     }
 }
 
-pub(crate) async fn a_take_over_is_charged_once_however_often_it_fails<DB: Dialect>(
+/// One that takes over from a process that died with a lease and a message under it.
+async fn heir<DB: Dialect>(
     stage: &Stage<DB>,
-) {
-    set(stage, Mode::Leased).await;
-    // A process that dies with a lease and a message under it.
+    mode: Mode,
+    wire: &Wire,
+    collector: &Collector,
+) -> TestOutbox<DB> {
+    set(stage, mode).await;
     let failing = Collector::answering(|_| MessageResult::Retry);
     let pool = DB::connect(&stage.url, 2).await;
-    let mut dead = kit(pool, Mode::Leased, &failing).await.unwrap();
+    let mut dead = kit(pool, mode, &failing).await.unwrap();
     stage.enqueue(dead.outbox(), 0, &["x"]).await;
     assert_eq!(dead.drain().await.unwrap().retried, 1);
     drop(dead);
-    let collector = Collector::new();
-    let wire = Wire::to(&stage.url).await;
     let pool = DB::connect(wire.url(), 2).await;
-    let mut heir = kit(pool, Mode::Leased, &collector).await.unwrap();
+    let heir = kit(pool, mode, collector).await.unwrap();
     heir.advance(Duration::from_secs(60)).await.unwrap();
+    heir
+}
+
+pub(crate) async fn a_take_over_is_charged_once_however_often_it_fails<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let (collector, wire) = (Collector::new(), Wire::to(&stage.url).await);
+    let mut heir = heir(stage, Mode::Leased, &wire, &collector).await;
     for n in 1..=MAX_PLACES {
         wire.fail_at(n, Fault::BeforeRequest, After::Cut);
         let _ = heir.drain().await;
@@ -173,4 +185,29 @@ pub(crate) async fn a_take_over_is_charged_once_however_often_it_fails<DB: Diale
     assert_eq!(collector.seen()[0].attempts, 1);
     let charged = "SELECT COUNT(*) FROM outbox_processors WHERE attempts <= 2";
     assert_eq!(stage.number(charged).await, 1);
+}
+
+pub(crate) async fn a_take_over_is_charged_once_however_often_its_commit_is_lost<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let wire = Arc::new(Wire::to(&stage.url).await);
+    let (cut, lost) = (Arc::clone(&wire), AtomicU32::new(0));
+    let collector = Collector::answering(move |_| {
+        if lost.fetch_add(1, Ordering::Relaxed) < 3 {
+            cut.fail_on(b"COMMIT", Fault::BeforeRequest, After::Cut);
+        }
+        MessageResult::Ok
+    });
+    let mut heir = heir(stage, Mode::Transactional, &wire, &collector).await;
+    // The server may need a moment to notice that a connection is gone and undo what it had begun.
+    let settled = tokio::time::timeout(PATIENCE, async {
+        while stage.number("SELECT COUNT(*) FROM effects").await == 0 {
+            let _ = heir.drain().await;
+        }
+    });
+    settled.await.expect("it is settled in the end");
+    let seen = collector.seen();
+    let attempts: Vec<_> = seen.iter().map(|message| message.attempts).collect();
+    assert_eq!(attempts, [1; 4], "no handler failed since");
+    assert_eq!(stage.buried(heir.outbox()).await, []);
 }
