@@ -81,6 +81,21 @@ wait_until_gone() { # SECONDS PID…
   done
 }
 
+last_words() { # DATABASE WHAT
+  say "${0##*/}: $1 $2; the end of its log:"
+  tail -n 100 "$folder/$1.log" >&2 || true
+}
+
+# A server that crashes by itself takes the reason with it when its folder goes.
+report_crashes() {
+  local database
+  for database in "${!server_pid[@]}"; do
+    if [[ ${stage[$database]} == serving ]] && ! alive "${server_pid[$database]}"; then
+      last_words "$database" "has crashed by itself"
+    fi
+  done
+}
+
 # First the servers alone, so that they can put their own affairs in order; then all that is left. No
 # server gets to write anything down: to its data this is a crash.
 stop_servers() {
@@ -91,6 +106,7 @@ stop_servers() {
     if ! alive "$pid"; then continue; fi
     running+=("$pid")
     kill -"$(stop_signal "$database" "${stage[$database]}")" "$pid"
+    stage[$database]=stopped
   done
   wait_until_gone "$stop_limit_seconds" "${running[@]}"
   for pid in "${running[@]}"; do signal_group KILL "$pid"; done
@@ -120,8 +136,8 @@ run_server_program() { # DATABASE initialising|serving PROGRAM ARGUMENTS…
 }
 
 start_failed() { # DATABASE WHAT
-  say "${0##*/}: $1 $2; the end of its log:"
-  tail -n 40 "$folder/$1.log" >&2 || true
+  last_words "$@"
+  stage[$1]=stopped
   exit 1
 }
 
