@@ -190,7 +190,8 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
         limit: ReadLimit,
     ) -> impl Future<Output = Answer<Advance>> + Send;
 
-    /// Renews leases that are ours; answers which still are.
+    /// Renews leases that are ours, but for those whose row somebody has locked; answers which still are ours,
+    /// locked or not.
     #[doc(hidden)]
     fn renew(
         store: &Store<Self>,

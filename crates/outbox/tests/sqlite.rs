@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use conformance::any_language::{Call, Routine as _};
 use conformance::boundaries::{self, MAX_PLACES, Mode};
-use conformance::stage::{ONE, PATIENCE, text_message, text_of};
+use conformance::stage::{FOUR, ONE, PATIENCE, text_message, text_of};
 use conformance::{Collector, Dialect as _, Stage};
 use outbox::LeaseConfig;
 use sqlx::Sqlite;
@@ -188,6 +188,63 @@ async fn a_type_that_hides_behind_nul_is_refused() {
             error.to_string().contains("invalid payload type"),
             "{error}"
         );
+    })
+    .await;
+}
+
+/// G8: what no client should have written as text comes all the same, and so does what is around it.
+#[tokio::test]
+async fn text_that_is_none_stops_no_partition() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let collector = Collector::answering(boundaries::answer);
+        let queue = stage.outbox().queue("orders", ONE);
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let outbox = handle.outbox();
+        stage.enqueue(outbox, 0, &["a"]).await;
+        // "Mül" in Latin-1, and the same in a header.
+        let insert = "INSERT INTO outbox_enqueue (queue, hash, key, type, payload, headers) VALUES";
+        let (key, headers) = (
+            "CAST(x'4dfc6c' AS TEXT)",
+            "CAST(x'7b2261223a22fc227d' AS TEXT)",
+        );
+        for values in [
+            format!("('orders', 0, {key}, 't', 'b', NULL)"),
+            format!("('orders', NULL, NULL, 't', 'the poison', {headers})"),
+        ] {
+            stage.run(format!("{insert} {values}")).await;
+        }
+        stage.enqueue(outbox, 0, &["c"]).await;
+        let seen = collector.wait_for(4).await;
+        assert_eq!(collector.texts(), ["a", "b", "the poison", "c"]);
+        assert_eq!(seen[1].key.as_deref(), Some("M\u{fffd}l"));
+        stage
+            .until("SELECT processed_seq FROM outbox_processors", 4)
+            .await;
+        let all = outbox::DeadLetterFilter::new();
+        let letters = outbox.dead_letter_list(&all).await.unwrap();
+        assert_eq!(letters[0].headers["a"], "\u{fffd}");
+        handle.stop().await;
+    })
+    .await;
+}
+
+/// G1: a call that succeeds has written its message.
+#[tokio::test]
+async fn a_hash_that_is_none_is_refused() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let queue = stage.outbox().queue("orders", FOUR).produce_only();
+        queue.start().await.unwrap().stop().await;
+        let mut connection = stage.pool.acquire().await.unwrap();
+        for hash in ["-1", "-4", "4294967296", "0.5", "'x'"] {
+            let insert = format!(
+                "INSERT INTO outbox_enqueue (queue, hash, type, payload) VALUES ('orders', {hash}, 't', 'x')"
+            );
+            let refused = Sqlite::run(&mut connection, insert).await;
+            let error = refused.expect_err(hash).to_string();
+            assert!(error.contains("the first 4 bytes"), "{hash}: {error}");
+        }
     })
     .await;
 }

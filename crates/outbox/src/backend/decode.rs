@@ -6,7 +6,7 @@ macro_rules! dead_letter {
     ($row:expr) => {{
         let row = $row;
         let time = |millis: Option<i64>| millis.map(crate::message::time_of);
-        let headers: Option<String> = row.try_get("headers")?;
+        let headers = crate::backend::decode::TextRow::text(&row, "headers")?;
         let status: String = row.try_get("status")?;
         Ok(crate::dead_letter::DeadLetter {
             id: row.try_get("id")?,
@@ -17,7 +17,7 @@ macro_rules! dead_letter {
             message_id: OutboxMessageId(row.try_get("message_id")?),
             payload: row.try_get("payload")?,
             payload_type: row.try_get("payload_type")?,
-            key: row.try_get("key")?,
+            key: crate::backend::decode::TextRow::text(&row, "key")?,
             headers: crate::message::decoded_headers(headers.as_deref()),
             created_at: crate::message::time_of(row.try_get("created_at")?),
             failed_at: crate::message::time_of(row.try_get("failed_at")?),
@@ -36,6 +36,34 @@ macro_rules! dead_letter {
     }};
 }
 pub(crate) use dead_letter;
+
+/// A row in which somebody else may have written text.
+pub(crate) trait TextRow {
+    fn text(&self, column: &str) -> Result<Option<String>, sqlx::Error>;
+}
+
+#[cfg(feature = "postgres")]
+impl TextRow for sqlx::postgres::PgRow {
+    fn text(&self, column: &str) -> Result<Option<String>, sqlx::Error> {
+        sqlx::Row::try_get(self, column)
+    }
+}
+
+#[cfg(feature = "mysql")]
+impl TextRow for sqlx::mysql::MySqlRow {
+    fn text(&self, column: &str) -> Result<Option<String>, sqlx::Error> {
+        sqlx::Row::try_get(self, column)
+    }
+}
+
+/// SQLite takes any bytes for text. A partition does not stop for a character that is none.
+#[cfg(feature = "sqlite")]
+impl TextRow for sqlx::sqlite::SqliteRow {
+    fn text(&self, column: &str) -> Result<Option<String>, sqlx::Error> {
+        let bytes: Option<&[u8]> = sqlx::Row::try_get_unchecked(self, column)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+    }
+}
 
 /// Reads a [`Survey`](super::Survey) from a row of any database.
 macro_rules! survey {
@@ -70,8 +98,8 @@ macro_rules! stored_message {
             created_at: crate::backend::Millis(row.try_get("created_at")?),
             payload: row.try_get("payload")?,
             payload_type: row.try_get("payload_type")?,
-            key: row.try_get("key")?,
-            headers: row.try_get("headers")?,
+            key: crate::backend::decode::TextRow::text(row, "key")?,
+            headers: crate::backend::decode::TextRow::text(row, "headers")?,
         }
     }};
 }

@@ -1,7 +1,6 @@
 //! Keeps this process's place among the others: says that it is alive, works out which partitions are
 //! its own, and renews the leases of partitions that have nothing to do.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +26,6 @@ pub(crate) struct Keeper<DB: Backend> {
     process: Process,
     interval: Duration,
     patience: Patience,
-    /// Leases that could not be renewed the last time.
-    missed: HashSet<Lease>,
     /// How often it failed in a row.
     failures: u32,
 }
@@ -53,7 +50,6 @@ impl<DB: Backend> Keeper<DB> {
         };
         Self {
             patience: engine.patience(),
-            missed: HashSet::new(),
             failures: 0,
             engine,
             process,
@@ -73,25 +69,20 @@ impl<DB: Backend> Keeper<DB> {
             return Ok(());
         }
         let renew = DB::renew(&self.engine.store, &leases);
-        let renewed = self.patience.hear(renew).await?;
-        let missed: HashSet<Lease> = leases
-            .into_iter()
-            .filter(|lease| !renewed.contains(&lease.partition_id))
-            .collect();
-        for lease in &missed {
-            // The processor finds out by itself; it only has to look. A handler does not look, but
-            // once may be a row that was locked for a moment.
+        let held = self.patience.hear(renew).await?;
+        let lost = leases
+            .iter()
+            .filter(|lease| !held.contains(&lease.partition_id));
+        for lease in lost {
+            // The processor finds out by itself; it only has to look. A handler does not look.
             self.engine.doubt(lease.partition_id);
-            if self.missed.contains(lease)
-                && let Some(desk) = self.engine.desks.get(&lease.partition_id)
-            {
+            if let Some(desk) = self.engine.desks.get(&lease.partition_id) {
                 let note = desk.note();
                 if note.lease == Some(*lease) {
                     note.lost.cancel();
                 }
             }
         }
-        self.missed = missed;
         Ok(())
     }
 

@@ -119,6 +119,7 @@ macro_rules! suite {
                 renewal_has_an_end,
                 a_long_transaction_is_not_cut_off_by_its_lease,
                 a_long_handler_is_stopped_when_its_lease_is_lost,
+                a_row_that_is_locked_for_a_while_is_no_lost_lease,
                 a_stop_gives_idle_partitions_back_at_once_and_keeps_the_busy_one,
                 a_handler_stuck_in_a_statement_gives_its_partition_back,
             ],

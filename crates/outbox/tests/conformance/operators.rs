@@ -498,6 +498,45 @@ pub(crate) async fn a_long_handler_is_stopped_when_its_lease_is_lost<DB: Dialect
     assert_eq!(stage.number(untouched).await, 1);
 }
 
+/// Long enough to be renewed several times before it runs out.
+const LONG_LEASE: LeaseConfig = LeaseConfig {
+    duration: Duration::from_secs(20),
+    headroom: Duration::from_secs(1),
+};
+
+pub(crate) async fn a_row_that_is_locked_for_a_while_is_no_lost_lease<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if !DB::CONCURRENT_WRITERS {
+        return;
+    }
+    let stuck = Stuck::new();
+    let queue = stage.outbox().queue("orders", ONE).leased(stuck.clone());
+    let queue = queue.lease(LONG_LEASE).max_attempts(1);
+    let queue = queue.renew_up_to(Duration::from_secs(3600));
+    let handle = queue.start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["stuck"]).await;
+    stuck.collector.wait_for(1).await;
+    let mut transaction = stage.pool.begin().await.unwrap();
+    let lock = "SELECT partition_id FROM outbox_processors FOR UPDATE".to_owned();
+    DB::run(&mut transaction, lock).await.unwrap();
+    // It says that it is alive right after it has tried to renew.
+    let seen = "SELECT MAX(seen_at) FROM outbox_processes";
+    for _ in 0..4 {
+        let before = stage.number(seen).await;
+        let later = format!("SELECT COUNT(*) FROM outbox_processes WHERE seen_at > {before}");
+        stage.until(&later, 1).await;
+    }
+    transaction.rollback().await.unwrap();
+    stuck.release.notify_one();
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 1)
+        .await;
+    assert_eq!(stuck.collector.seen().len(), 1, "it was left to finish");
+    assert_eq!(stage.buried(handle.outbox()).await, []);
+    handle.stop().await;
+}
+
 pub(crate) async fn a_stop_gives_idle_partitions_back_at_once_and_keeps_the_busy_one<
     DB: Dialect,
 >(

@@ -11,6 +11,8 @@ use std::fmt::{Display, Write as _};
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
+use tracing::Dispatch;
+use tracing::instrument::WithSubscriber as _;
 
 use super::text::{Literal, fill};
 use super::{Statements, number_of, query};
@@ -126,11 +128,10 @@ async fn write(
         }
         _ => {
             let both = format!("{}; {}", insert(sql, chunk), mark(sql, chunk));
-            let mut results = sqlx::raw_sql(AssertSqlSafe(both)).execute_many(connection);
-            let mut ids = Vec::with_capacity(2);
-            while let Some(result) = results.try_next().await? {
-                ids.push(result.last_insert_id());
-            }
+            let results = sqlx::raw_sql(AssertSqlSafe(both)).execute_many(connection);
+            let ids = results.map_ok(|result| result.last_insert_id());
+            // The payloads are in the statement, and the driver logs statements.
+            let ids: Vec<_> = ids.try_collect().with_subscriber(Dispatch::none()).await?;
             let [first, last] = ids[..] else {
                 return Err(sqlx::Error::RowNotFound.into());
             };

@@ -101,6 +101,7 @@ statements!(
     sequence,
     settle,
     stats,
+    still_held,
     storage,
     survey,
     sweep,
@@ -282,7 +283,7 @@ impl Backend for MySql {
 
     async fn renew(store: &Store<Self>, leases: &[Lease]) -> Answer<Vec<PartitionId>> {
         let mut transaction = Self::begin(store, None).await?;
-        let held: Vec<i64> = query!(store.sql.held)
+        let mut held: Vec<i64> = query!(store.sql.held)
             .bind(pairs_of(leases))
             .try_map(|row: MySqlRow| row.try_get(0))
             .fetch_all(&mut *transaction)
@@ -291,6 +292,13 @@ impl Backend for MySql {
             .bind(json!(held).to_string())
             .execute(&mut *transaction)
             .await?;
+        if held.len() < leases.len() {
+            held = query!(store.sql.still_held)
+                .bind(pairs_of(leases))
+                .try_map(|row: MySqlRow| row.try_get(0))
+                .fetch_all(&mut *transaction)
+                .await?;
+        }
         transaction.commit().await?;
         Ok(held.into_iter().map(PartitionId).collect())
     }

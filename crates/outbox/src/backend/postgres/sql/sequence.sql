@@ -30,6 +30,8 @@ WITH locked AS MATERIALIZED (
                 SELECT m.id, m.xid FROM {prefix}messages m
                 WHERE m.partition_id = state.partition_id AND m.xid = open.xid OFFSET 0
             ) AS late
+            -- What is open still may have written millions, which nobody sees.
+            WHERE pg_visible_in_snapshot(open.xid, state.upto)
         ) AS found
         -- "+ 0" keeps the planner from walking the whole primary key in search of the first few.
         WHERE found.id + 0 > state.upto_id AND pg_visible_in_snapshot(found.xid, state.upto)

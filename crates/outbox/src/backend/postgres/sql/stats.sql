@@ -7,7 +7,8 @@ SELECT p.queue, p.partition, p.partition_id, p.last_seq, c.processed_seq, c.atte
                   WHERE m.partition_id = p.partition_id AND m.xid >= pg_snapshot_xmax(p.seen))
        OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.seen) AS open (xid)
                   JOIN {prefix}messages m
-                    ON m.partition_id = p.partition_id AND m.xid = open.xid) AS unsequenced,
+                    ON m.partition_id = p.partition_id AND m.xid = open.xid
+                  WHERE pg_visible_in_snapshot(open.xid, pg_current_snapshot())) AS unsequenced,
        (SELECT m.created_at FROM {prefix}messages m WHERE m.id = head.id) AS head_created_at,
        (SELECT COUNT(*) FROM {prefix}dead_letters d
         WHERE d.partition_id = p.partition_id AND d.status = 'pending') AS dead_letters

@@ -8,7 +8,8 @@ LEFT JOIN LATERAL (
                       WHERE m.partition_id = p.partition_id AND m.xid >= pg_snapshot_xmax(p.seen))
            OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.seen) AS open (xid)
                       JOIN {prefix}messages m
-                        ON m.partition_id = p.partition_id AND m.xid = open.xid) AS unsequenced,
+                        ON m.partition_id = p.partition_id AND m.xid = open.xid
+                      WHERE pg_visible_in_snapshot(open.xid, pg_current_snapshot())) AS unsequenced,
            p.last_seq > c.processed_seq AND NOT q.paused AND NOT EXISTS (
                SELECT 1 FROM {prefix}paused o WHERE o.partition_id = p.partition_id
            ) AS pending,

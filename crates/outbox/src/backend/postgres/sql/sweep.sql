@@ -10,6 +10,8 @@ WITH mark AS (
     JOIN {prefix}runs r ON r.partition_id = mark.partition_id
      AND r.last_seq > mark.vacuumed_seq AND r.last_seq <= c.processed_seq
     WHERE r.first_seq <= mark.vacuumed_seq + $2
+      -- No run is longer, and the index knows its last number.
+      AND r.last_seq < mark.vacuumed_seq + $2 + 1000
 ), unmarked AS (
     UPDATE {prefix}vacuum v SET vacuumed_seq = swept.last_seq
     FROM (SELECT MAX(last_seq) AS last_seq FROM due) AS swept

@@ -107,7 +107,7 @@ CREATE TRIGGER {prefix}enqueue_one INSTEAD OF INSERT ON {prefix}enqueue BEGIN
     WHERE NEW.key IS NOT NULL AND (TYPEOF(NEW.key) <> 'text'
         OR LENGTH(CAST(NEW.key AS BLOB)) > 1024 OR INSTR(CAST(NEW.key AS BLOB), x'00') > 0);
     SELECT RAISE(ABORT, 'a key needs its hash: the first 4 bytes, big-endian, of its SHA-256')
-    WHERE NEW.key IS NOT NULL
+    WHERE (NEW.key IS NOT NULL OR NEW.hash IS NOT NULL)
       AND COALESCE(NEW.hash <> CAST(NEW.hash AS INTEGER) OR NEW.hash NOT BETWEEN 0 AND 4294967295, TRUE);
     SELECT RAISE(ABORT, 'invalid headers: a JSON object of text, like {"name": "value"}')
     WHERE NEW.headers IS NOT NULL
