@@ -3,7 +3,20 @@
 use outbox::OutboxMessage;
 
 use crate::link::{Deadline, Lane, Link, Unanswered};
-use crate::{Published, Refusal};
+use crate::{Published, Refusal, SinkError};
+
+/// Refuses a URL whose user or password has something in it that ends them: the rest of it would be a host's
+/// name, and be told to everybody.
+pub(crate) fn whole(url: &str) -> Result<&str, SinkError> {
+    let (_, address) = url.split_once("://").unwrap_or(("", url));
+    let end = address.find(['/', '?', '#']).unwrap_or(address.len());
+    if !address[end..].contains('@') {
+        return Ok(url);
+    }
+    let allowed = "a URL, in whose user and password / is written as %2F, ? as %3F, # as %23, % as %25, : as %3A, \
+                   @ as %40 and , as %2C";
+    Err(SinkError::invalid("url", "…", allowed))
+}
 
 /// A sink whose connection can be given up, and with it what was sent and has no answer.
 pub(crate) trait Connected: Sync {

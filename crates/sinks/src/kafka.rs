@@ -3,7 +3,6 @@
 mod producer;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::OutboxMessage;
@@ -40,10 +39,9 @@ const OURS: [&str; 13] = [
     "transactional.id",
 ];
 
-/// Partitioners that look at the key, which every record has.
-const KEYED: [&str; 6] = [
+/// Partitioners that look at the key, which every record has, and be it empty.
+const KEYED: [&str; 5] = [
     "consistent",
-    "consistent_random",
     "fnv1a",
     "fnv1a_random",
     "murmur2",
@@ -188,11 +186,15 @@ impl Sink for KafkaSink {
         let deadline = Deadline::after(self.lane.timeout, BROKER);
         // Everything to send is known before the first is sent: nothing waits in between.
         let topics = messages.iter().map(|message| self.topic_of(message));
-        let topics: Vec<_> = topics.collect();
-        let producer = match self.ready(&deadline, topics.iter().flatten()).await {
+        let mut topics: Vec<_> = topics.collect();
+        let producer = self.lane.get(async { Producer::new(&self.config) }).await;
+        let producer = match producer {
             Ok(producer) => producer,
             Err(problem) => return Published::until(0, Refusal::later(problem)),
         };
+        if let Err(problem) = producer.find(&mut topics, &deadline).await {
+            return Published::until(0, Refusal::later(problem));
+        }
         let (under_way, refused) = producer.send(messages.iter().zip(topics));
         let mut confirmed = 0;
         let unanswered = Unanswered::or(|| producer.give_up());
@@ -223,28 +225,11 @@ impl Sink for KafkaSink {
         let topic = self.topic.constant().map(str::to_owned);
         // One that is there may rest between two attempts to connect.
         let producer = Producer::new(&self.config)?;
-        producer.look(topic, &deadline).await
+        producer.look(topic, &deadline).await?
     }
 }
 
 impl KafkaSink {
-    /// A producer that knows these topics.
-    async fn ready<'a>(
-        &self,
-        deadline: &Deadline,
-        topics: impl Iterator<Item = &'a String>,
-    ) -> Result<Arc<Producer>, String> {
-        let created = async { Producer::new(&self.config) };
-        let producer = self.lane.get(created).await?;
-        for topic in topics {
-            if !producer.topics.is_proven(topic) {
-                producer.look(Some(topic.clone()), deadline).await?;
-                producer.topics.prove(topic.clone());
-            }
-        }
-        Ok(producer)
-    }
-
     fn topic_of(&self, message: &OutboxMessage) -> Result<String, Refusal> {
         let topic = self.topic.fill(message).map_err(Refusal::never)?;
         valid(&topic).map_err(|problem| self.topic.refusal(problem))?;
@@ -301,7 +286,10 @@ mod tests {
         assert!(refused(to().timeout(Duration::ZERO)).contains("timeout"));
         assert!(refused(to().topic("{id}")).contains("{id}"));
         assert!(refused(to().set("acks", "1")).contains("\"acks\""));
-        assert!(refused(to().set("partitioner", "random")).contains("murmur2_random"));
+        for scatters in ["random", "consistent_random"] {
+            let error = refused(to().set("partitioner", scatters));
+            assert!(error.contains("murmur2_random"), "{scatters}: {error}");
+        }
         for topic in ["shop/{queue}", "orders new", "", ".."] {
             let error = refused(to().topic(topic));
             assert!(error.contains("letters, digits"), "{topic}: {error}");

@@ -37,6 +37,13 @@ impl LinesSink {
     }
 }
 
+/// Where the file's name is kept.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let mut file = options.read(true).create(true).append(true).open(path)?;
@@ -44,13 +51,8 @@ fn open(path: &Path) -> io::Result<File> {
         TryLockError::Error(error) => error,
         TryLockError::WouldBlock => io::Error::other("another process writes to it"),
     })?;
-    if let Some(folder) = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-    {
-        // Otherwise a crash may leave the lines and no name to find them by.
-        File::open(folder)?.sync_all()?;
-    }
+    // Otherwise a crash may leave the lines and no name to find them by.
+    File::open(folder_of(path))?.sync_all()?;
     if file.metadata()?.len() > 0 {
         let mut last = [0];
         file.seek(SeekFrom::End(-1))?;
@@ -84,10 +86,7 @@ impl Sink for LinesSink {
         };
         let tried = match OpenOptions::new().append(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let folder = path
-                    .parent()
-                    .filter(|folder| !folder.as_os_str().is_empty());
-                fs::metadata(folder.unwrap_or(Path::new("."))).map(drop)
+                fs::metadata(folder_of(path)).map(drop)
             }
             opened => opened.map(drop),
         };
@@ -163,4 +162,20 @@ fn line(message: &OutboxMessage) -> String {
     // Before the closing brace, so that the payload comes last.
     line.truncate(line.len() - 1);
     format!("{line},\"{encoding}\":{}}}\n", json!(payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_in_the_working_directory() {
+        for (path, folder) in [
+            ("orders.jsonl", "."),
+            ("archive/orders.jsonl", "archive"),
+            ("/orders.jsonl", "/"),
+        ] {
+            assert_eq!(folder_of(Path::new(path)), Path::new(folder));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use rumqttc::v5::mqttbytes::v5::{PubAckReason, Publish, PublishProperties};
 use tokio::sync::oneshot::Receiver;
 use url::Url;
 
-use crate::connected::{Connected, publishes_when_connected};
+use crate::connected::{Connected, publishes_when_connected, whole};
 use crate::envelope;
 use crate::error::SinkError;
 use crate::link::{Deadline, Lane, later};
@@ -115,7 +115,7 @@ impl MqttSinkBuilder {
         let lane = Lane::new(self.window, self.timeout)?;
         // Not the URL: it may hold a password.
         let allowed = "mqtt://host or mqtts://host, with user, password and port if needed";
-        let url = Url::parse(&self.url);
+        let url = Url::parse(whole(&self.url)?);
         let url = url.map_err(|error| invalid("url", &error.to_string(), allowed))?;
         let (port, trust) = match url.scheme() {
             "mqtt" => (1883, None),
@@ -318,6 +318,8 @@ mod tests {
     #[test]
     fn a_wrong_configuration_is_named() {
         let refused = |builder: MqttSinkBuilder| builder.build().unwrap_err().to_string();
+        let error = refused(MqttSink::to("mqtt://u:12#34@y"));
+        assert!(error.contains("# as %23"), "{error}");
         for url in ["http://u:secret@x", "", "mqtt://", "u:secret@x"] {
             let error = refused(MqttSink::to(url));
             assert!(

@@ -10,7 +10,7 @@ use async_nats::jetstream::context::PublishAckFuture;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, ServerAddr};
 use outbox::OutboxMessage;
 
-use crate::connected::{Connected, publishes_when_connected};
+use crate::connected::{Connected, publishes_when_connected, whole};
 use crate::envelope;
 use crate::error::SinkError;
 use crate::link::{Deadline, Lane, later};
@@ -102,16 +102,16 @@ impl NatsSinkBuilder {
     /// The sink, or what is wrong with its configuration. It connects when there is something to publish.
     pub fn build(self) -> Result<NatsSink, SinkError> {
         let invalid = SinkError::invalid;
-        let server = |address: &str| {
-            let parsed = address.trim().parse::<ServerAddr>().ok();
-            parsed.filter(|server| !server.host().is_empty() && !server.is_websocket())
-        };
         // Not the address: it may hold a password.
-        let servers: Option<Vec<_>> = self.servers.split(',').map(server).collect();
-        let servers = servers.ok_or_else(|| {
+        let server = |address: &str| {
+            let parsed = whole(address.trim())?.parse::<ServerAddr>().ok();
+            let server =
+                parsed.filter(|server| !server.host().is_empty() && !server.is_websocket());
             let allowed = "nats:// or tls:// URLs with commas between them";
-            invalid("url", "…", allowed)
-        })?;
+            server.ok_or_else(|| invalid("url", "…", allowed))
+        };
+        let servers: Result<Vec<_>, _> = self.servers.split(',').map(server).collect();
+        let servers = servers?;
         if self.stream.is_empty() || self.stream.contains(['.', '*', '>', ' ', '/', '\\']) {
             let allowed = "a stream's name, without . * > / \\ and spaces";
             return Err(invalid("stream", &self.stream, allowed));
@@ -284,6 +284,13 @@ mod tests {
             let error = refused(NatsSink::to(url, "ORDERS"));
             assert!(error.contains("nats:// or tls://"), "{url}: {error}");
             assert!(!error.contains("secret"), "{error}");
+        }
+        for password in ["se/cret", "12#34", "12?34"] {
+            let error = refused(NatsSink::to(
+                format!("nats://x, nats://u:{password}@y"),
+                "A",
+            ));
+            assert!(error.contains("# as %23"), "{password}: {error}");
         }
         assert!(refused(NatsSink::to("nats://x", "a.b")).contains("stream"));
         assert!(refused(NatsSink::to("nats://x", "A").window(0)).contains("window"));

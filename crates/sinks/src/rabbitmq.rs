@@ -17,7 +17,7 @@ use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Channel, Confirmation, ErrorKind, ExchangeKind};
 use outbox::OutboxMessage;
 
-use crate::connected::{Connected, publishes_when_connected};
+use crate::connected::{Connected, publishes_when_connected, whole};
 use crate::envelope;
 use crate::error::SinkError;
 use crate::link::{Deadline, Lane, later};
@@ -131,7 +131,7 @@ impl RabbitMqSinkBuilder {
     pub fn build(self) -> Result<RabbitMqSink, SinkError> {
         let invalid = SinkError::invalid;
         // Not the URL, nor what its parser says of it: it may hold a password.
-        let uri = self.url.parse::<AMQPUri>();
+        let uri = whole(&self.url)?.parse::<AMQPUri>();
         let mut uri = uri.map_err(|_| invalid("url", "…", "an amqp:// or amqps:// URL"))?;
         let lane = Lane::new(self.window, self.timeout)?;
         let exchange = ShortString::try_new(self.exchange.clone());
@@ -428,6 +428,8 @@ mod tests {
     #[test]
     fn a_wrong_configuration_is_named() {
         let refused = |builder: RabbitMqSinkBuilder| builder.build().unwrap_err().to_string();
+        let error = refused(RabbitMqSink::to("amqp://u:12#34@y"));
+        assert!(error.contains("# as %23"), "{error}");
         for url in [
             "http://u:secret@x",
             "",

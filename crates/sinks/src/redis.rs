@@ -7,7 +7,7 @@ use outbox::OutboxMessage;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
 
-use crate::connected::{Connected, publishes_when_connected};
+use crate::connected::{Connected, publishes_when_connected, whole};
 use crate::envelope;
 use crate::error::SinkError;
 use crate::link::{Deadline, Lane, Link, later};
@@ -94,7 +94,7 @@ impl RedisSinkBuilder {
     pub fn build(self) -> Result<RedisSink, SinkError> {
         let invalid = SinkError::invalid;
         // Not the URL: it may hold a password.
-        let address = self.url.as_str().into_connection_info().ok();
+        let address = whole(&self.url)?.into_connection_info().ok();
         let client = address.and_then(|address| Client::open(address).ok());
         let client =
             client.ok_or_else(|| invalid("url", "…", "a redis:// or rediss:// URL with a host"))?;
@@ -243,6 +243,8 @@ mod tests {
     #[test]
     fn a_wrong_configuration_is_named() {
         let refused = |builder: RedisSinkBuilder| builder.build().unwrap_err().to_string();
+        let error = refused(RedisSink::to("redis://u:12#34@y"));
+        assert!(error.contains("# as %23"), "{error}");
         for url in ["http://:secret@x", "", "redis://:secret@x:99999"] {
             let error = refused(RedisSink::to(url));
             assert!(error.contains("redis:// or rediss://"), "{url}: {error}");

@@ -48,15 +48,38 @@ impl Producer {
         })
     }
 
-    /// Asks the cluster for a topic, or whether it is there at all. If it says nothing the producer is given
-    /// up: a new one asks again at once.
+    /// Finds the topics that are not known yet, up to the first that is not there: the refusal is in its place
+    /// then. Fails if the cluster says nothing.
+    pub(super) async fn find(
+        &self,
+        topics: &mut [Result<String, Refusal>],
+        deadline: &Deadline,
+    ) -> Result<(), String> {
+        for place in topics {
+            let Ok(topic) = place else { break };
+            if self.topics.is_proven(topic) {
+                continue;
+            }
+            match self.look(Some(topic.clone()), deadline).await? {
+                Ok(()) => self.topics.prove(topic.clone()),
+                Err(problem) => {
+                    *place = Err(Refusal::later(problem));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the cluster for a topic, or whether it is there at all, and answers what it says of the topic. If it
+    /// says nothing the producer is given up: a new one asks again at once.
     pub(super) async fn look(
         &self,
         topic: Option<String>,
         deadline: &Deadline,
-    ) -> Result<(), String> {
+    ) -> Result<Result<(), String>, String> {
         let Some(client) = self.client.clone() else {
-            return Ok(());
+            return Ok(Ok(()));
         };
         // Ours ends first, and says so; two that end together say now this, now that.
         let timeout = deadline.timeout() * 2;
@@ -69,8 +92,8 @@ impl Producer {
             }))
         });
         let problem = match deadline.limit(asked).await {
-            Ok(Ok(Ok(None))) => return Ok(()),
-            Ok(Ok(Ok(Some(problem)))) => return Err(problem),
+            Ok(Ok(Ok(None))) => return Ok(Ok(())),
+            Ok(Ok(Ok(Some(problem)))) => return Ok(Err(problem)),
             Ok(Ok(Err(error))) => format!("{BROKER}: {}", said(&error)),
             Ok(Err(error)) => format!("{BROKER}: {error}"),
             Err(problem) => problem,

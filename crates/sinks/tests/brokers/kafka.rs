@@ -193,6 +193,20 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_topic_that_is_not_there_keeps_back_nothing_before_it() {
+        let broker = Kafka::start().await.unwrap();
+        let sink = KafkaSink::to(broker.url()).topic("{key}").build().unwrap();
+        let code = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+        cluster!(broker).topic_error("none", code).unwrap();
+        let messages = [keyed(TOPIC), keyed(TOPIC), keyed("none"), keyed(TOPIC)];
+        let published = sink.publish(&messages).await;
+        assert_eq!(published.confirmed, 2);
+        let reason = reason(published);
+        assert!(reason.contains("topic \"none\": UnknownTopic"), "{reason}");
+        assert_eq!(broker.count().await, 2);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_cluster_that_is_silent_or_away_is_given_up_in_time() {
         let mut broker = Kafka::start().await.unwrap();
         let sink = broker.sink_at(&broker.url(), SHORT_TIMEOUT);
