@@ -17,6 +17,8 @@ use crate::failure::{Code, Failure};
 pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
 /// Where it says what the tables' names begin with.
 const PREFIX: &str = "OUTBOX_TABLE_PREFIX";
+/// Where it says where the configuration file is.
+const CONFIG: &str = "OUTBOX_CONFIG";
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// An operator does one thing at a time.
@@ -48,7 +50,7 @@ pub(crate) struct Target {
     #[arg(
         long,
         value_name = "FILE",
-        env = "OUTBOX_CONFIG",
+        env = CONFIG,
         hide_env_values = true,
         global = true
     )]
@@ -150,11 +152,22 @@ impl Target {
         })
     }
 
-    /// The command line, the environment, the configuration file: who says it first.
+    /// The command line, the environment, the configuration file: who says it first. A file that the command
+    /// line names is the command line's word.
     pub(crate) fn place(&self) -> Result<Place, Failure> {
-        if let (Some(url), None) = (&self.database_url, &self.database) {
+        if let (Some(_), Some(name)) = (self.explicit_url(), &self.database) {
+            let message = format!("--database-url and --database {name} each name a database");
+            return Err(Failure::usage(message).way_out("leave out the one that is not meant"));
+        }
+        let file = self.config.as_deref().and_then(Path::to_str);
+        let by_file = self.database.is_some() || explicit(file, CONFIG).is_some();
+        let url = match by_file {
+            true => self.explicit_url(),
+            false => self.database_url.as_deref(),
+        };
+        if let Some(url) = url {
             return Ok(Place {
-                url: url.clone(),
+                url: url.to_owned(),
                 prefix: self.prefix()?,
                 name: None,
             });

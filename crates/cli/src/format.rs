@@ -7,6 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
 use outbox::Partitions;
+use outbox_dashboard::indented_json;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 /// The last moment that the format can say.
@@ -52,7 +54,7 @@ pub(crate) fn partitions(text: &str) -> Result<Partitions, String> {
 /// How to show a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
-    /// JSON if it is JSON, text if it is text, hexadecimal otherwise
+    /// As it is written if it is text, hexadecimal otherwise
     #[default]
     Auto,
     /// Text, with a mark in place of what is not
@@ -66,20 +68,20 @@ pub(crate) enum Form {
 impl Form {
     pub(crate) fn show(self, payload: &[u8]) -> String {
         match self {
-            Self::Auto => match (json(payload), std::str::from_utf8(payload)) {
-                (Some(json), _) => json.to_string(),
-                (None, Ok(text)) => text.to_owned(),
-                (None, Err(_)) => hex(payload),
-            },
+            Self::Auto => std::str::from_utf8(payload).map_or_else(|_| hex(payload), str::to_owned),
             Self::Text => String::from_utf8_lossy(payload).into_owned(),
-            Self::Json => json(payload).map_or_else(|| hex(payload), |json| format!("{json:#}")),
+            Self::Json => {
+                json(payload).map_or_else(|| hex(payload), |json| indented_json(json, usize::MAX))
+            }
             Self::Hex => hex(payload),
         }
     }
 }
 
-fn json(payload: &[u8]) -> Option<Value> {
-    serde_json::from_slice(payload).ok()
+fn json(payload: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(payload).ok()?;
+    let valid = serde_json::from_str::<IgnoredAny>(text).is_ok();
+    valid.then_some(text)
 }
 
 fn hex(payload: &[u8]) -> String {
@@ -116,7 +118,10 @@ mod tests {
 
     #[test]
     fn payloads_are_shown_as_what_they_are() {
-        assert_eq!(Form::Auto.show(br#"{"a": 1}"#), r#"{"a":1}"#);
+        let odd = r#"{"z": 1.10, "id": 12345678901234567890123, "z": 2}"#;
+        assert_eq!(Form::Auto.show(odd.as_bytes()), odd);
+        let indented = "{\n  \"z\": 1.10,\n  \"id\": 12345678901234567890123,\n  \"z\": 2\n}";
+        assert_eq!(Form::Json.show(odd.as_bytes()), indented);
         assert_eq!(Form::Auto.show(b"plain"), "plain");
         assert_eq!(Form::Auto.show(&[0, 255]), "00ff");
         assert_eq!(Form::Json.show(b"plain"), "706c61696e");

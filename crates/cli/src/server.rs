@@ -1,6 +1,7 @@
 //! What the command serves over HTTP: dashboards, metrics, and whether it is well.
 
 mod access;
+mod doorkeeper;
 mod ready;
 
 use std::net::SocketAddr;
@@ -225,13 +226,7 @@ impl Server {
             .fallback(desk)
             .layer(middleware::from_fn_with_state(self.clone(), meant_for_us))
             .with_state(self);
-        let router = router.into_make_service_with_connect_info::<SocketAddr>();
-        let serving = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
-                tracing::error!(%error, "nothing is served any more");
-            }
-        });
-        Ok((address, serving))
+        Ok((address, tokio::spawn(doorkeeper::serve(listener, router))))
     }
 }
 

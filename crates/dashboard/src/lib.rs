@@ -46,6 +46,7 @@ pub use access::{Access, Identity, Rights};
 pub use guard::is_for_loopback;
 use jobs::Jobs;
 use limits::Limits;
+pub use payload::indented_json;
 use source::Source;
 use watch::Watch;
 

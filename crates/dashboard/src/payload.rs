@@ -75,7 +75,7 @@ impl Shown {
         let asked = asked.and_then(View::of).filter(|view| views.contains(view));
         let view = asked.unwrap_or(best);
         let whole = match (view, &json, text) {
-            (View::Json, Some(json), _) => pretty(json),
+            (View::Json, Some(json), _) => indented_json(json, SHOWN),
             (View::Text, _, Some(text)) => text.to_owned(),
             _ => hex(&payload[..payload.len().min(SHOWN / 4)]),
         };
@@ -98,15 +98,15 @@ impl Shown {
 const DEEPEST: usize = 32;
 
 /// JSON with every value in a line of its own; what is in it, and its order, stays as it was written. Not much
-/// more than is shown.
-fn pretty(json: &str) -> String {
+/// more than so many bytes.
+pub fn indented_json(json: &str, most: usize) -> String {
     let (mut text, mut depth) = (String::new(), 0_usize);
     let mut rest = json.chars().peekable();
     let new_line = |text: &mut String, depth: usize| {
         text.push('\n');
         text.extend(std::iter::repeat_n(' ', 2 * depth.min(DEEPEST)));
     };
-    while text.len() <= SHOWN
+    while text.len() <= most
         && let Some(character) = rest.next()
     {
         match character {

@@ -65,7 +65,8 @@ pub(crate) async fn run(
     } else {
         output.line(format!("the dashboard is at {url} until Ctrl-C"))?;
     }
-    signals.stop().await;
+    // There is nothing to read again: the end of its terminal is its end too.
+    signals.next().await;
     serving.abort();
     Ok(())
 }

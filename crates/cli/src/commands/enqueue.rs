@@ -235,6 +235,15 @@ async fn commit<DB: Backend>(
         .await
 }
 
+/// Whether the database has said that it refused: otherwise the reply to its commit may have been lost.
+fn is_certain(error: &OutboxError) -> bool {
+    match error {
+        OutboxError::NoAnswer { .. } => false,
+        OutboxError::Database(error) => matches!(error, sqlx::Error::Database(_)),
+        _ => true,
+    }
+}
+
 async fn lines<DB: Backend>(
     mut desk: Desk<'_>,
     outbox: &Outbox<DB>,
@@ -264,10 +273,14 @@ async fn lines<DB: Backend>(
             let ids = commit(outbox, desk.queue.as_str(), &batch)
                 .await
                 .map_err(|error| {
-                    Failure::from(error).way_out(format!(
-                        "{done} messages were enqueued; none of the {} up to line {number}",
-                        batch.len()
-                    ))
+                    let these = format!("the {} up to line {number}", batch.len());
+                    let fate = match is_certain(&error) {
+                        true => format!("none of {these}"),
+                        false => {
+                            format!("nobody knows about {these}: `outbox peek` shows what is there")
+                        }
+                    };
+                    Failure::from(error).way_out(format!("{done} messages were enqueued; {fate}"))
                 })?;
             report(&ids, output)?;
             done += batch.len();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use outbox::metrics::{ALL, Kind};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::command::{Command, on_every_database, tell};
 
@@ -131,6 +132,46 @@ async fn every_page_works_beside_metrics_and_health<DB>(command: &Command<DB>) {
     }
     assert_eq!(serving.get("/healthz", "").0, 200);
     assert_eq!(serving.until("/readyz", r#""ready":true"#), 200);
+}
+
+/// A dashboard of a new outbox.
+fn of_a_new_outbox(folder: &TempDir) -> Serving {
+    let url = format!("sqlite://{}/shop.db?mode=rwc", folder.path().display());
+    let command = Command::<sqlx::Sqlite>::at(&url);
+    command.run(&["migrate", "up"]).succeeds();
+    Serving::start(&command, &[])
+}
+
+/// More than are served at once.
+const IDLERS: usize = 300;
+
+#[test]
+fn who_only_stands_in_the_door_keeps_out_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let serving = of_a_new_outbox(&folder);
+    let idle = |_| {
+        let mut stream = TcpStream::connect(&serving.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET / HT").unwrap();
+        stream
+    };
+    let mut idlers: Vec<_> = (0..IDLERS).map(idle).collect();
+    assert_eq!(serving.get("/healthz", "").0, 200);
+    let mut said = String::new();
+    idlers[0].read_to_string(&mut said).expect("sent away");
+    assert!(!said.contains("200 OK"), "{said}");
+}
+
+#[test]
+fn the_end_of_its_terminal_is_the_end_of_a_dashboard() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serving = of_a_new_outbox(&folder);
+    tell(&serving.child, "HUP");
+    let until = Instant::now() + PATIENCE;
+    while serving.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it serves on");
+        std::thread::yield_now();
+    }
 }
 
 on_every_database!(

@@ -8,6 +8,7 @@ use outbox::{
 };
 use serde_json::{Value, json};
 use sqlx::Pool;
+use testbed::{After, Fault, Server, Wire, with_database};
 
 on_every_database!(
     an_operator_sees_and_decides,
@@ -376,4 +377,29 @@ async fn what_is_not_there_is_named<DB: Backend>(command: &Command<DB>) {
     command
         .run(&["skip", "orders", "--partition", "0", "--reason", "x"])
         .fails(5);
+}
+
+/// What is in the middle of its commit when the connection is lost may be there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_claims_to_know_of_a_commit_without_a_reply() {
+    with_database(Server::Postgres, async |database| {
+        let command = Command::<sqlx::Postgres>::at(database.url());
+        command.run(&["migrate", "up"]).succeeds();
+        let create = ["enqueue", "orders", "--create", "1"];
+        command.run(&create).succeeds();
+        let wire = Wire::to(database.url()).await;
+        let command = Command::<sqlx::Postgres>::at(wire.url());
+        wire.fail_on(b"COMMIT", Fault::LostReply, After::Cut);
+        let lines = "{\"payload\": 1}\n{\"payload\": 2}\n";
+        let error = command
+            .run_with(&["enqueue", "orders", "--json-lines"], lines)
+            .fails(3);
+        let expected = "0 messages were enqueued; nobody knows about the 2 up to line 2";
+        assert!(error.contains(expected), "{error}");
+        let pool = Pool::<sqlx::Postgres>::connect(database.url()).await;
+        let there = sqlx::query_scalar("SELECT COUNT(*) FROM outbox_messages");
+        let there: i64 = there.fetch_one(&pool.unwrap()).await.unwrap();
+        assert_eq!(there, 2);
+    })
+    .await;
 }

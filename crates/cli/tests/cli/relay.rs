@@ -582,3 +582,29 @@ fn what_has_no_effect_on_a_relay_is_refused() {
         assert!(said.contains(told), "{more:?}: {said}");
     }
 }
+
+/// Whoever names a database means that one, whatever the environment says.
+#[test]
+fn the_command_line_goes_before_the_environment() {
+    let folder =
+        Folder::with("[[database]]\nname = \"b\"\nurl = \"sqlite://HERE/b.db?mode=rwc\"\n");
+    let (a, b) = (sqlite(&folder, "a.db"), sqlite(&folder, "b.db"));
+    for (command, queue) in [(&a, "of-a"), (&b, "of-b")] {
+        command.run(&["migrate", "up"]).succeeds();
+        let enqueue = ["enqueue", queue, "x", "--create", "1"];
+        command.run(&enqueue).succeeds();
+    }
+    let config = folder.config();
+    let status = ["status", "--json", "--config", &config];
+    let of_b = a.run(&status).succeeds();
+    assert!(of_b.contains("of-b") && !of_b.contains("of-a"), "{of_b}");
+    let of_b = a
+        .run(&[&status[..], &["--database", "b"]].concat())
+        .succeeds();
+    assert!(of_b.contains("of-b") && !of_b.contains("of-a"), "{of_b}");
+    let of_a = a.run_named(&status).succeeds();
+    assert!(of_a.contains("of-a") && !of_a.contains("of-b"), "{of_a}");
+    let both = a.run_named(&[&status[..], &["--database", "b"]].concat());
+    let error = both.fails(2);
+    assert!(error.contains("each name a database"), "{error}");
+}
