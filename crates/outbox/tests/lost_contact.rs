@@ -42,7 +42,9 @@ on_every_server!(
 /// An outbox of a producer alone: it has no workers, so nothing but what it is asked to do goes over
 /// its connections.
 async fn producer<DB: Dialect>(pool: Pool<DB>, queues: &[String]) -> Outbox<DB> {
-    let mut builder = quick(Outbox::builder(pool)).auto_migrate();
+    let mut builder = quick(Outbox::builder(pool))
+        .auto_migrate()
+        .without_workers();
     for queue in queues {
         builder = builder.queue(queue.as_str(), ONE).produce_only();
     }

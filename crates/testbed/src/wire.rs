@@ -52,7 +52,7 @@ impl Wire {
         let own = listener.local_addr().expect("the address listened on");
         let state = Arc::new(watch::Sender::new(State::default()));
         Self {
-            url: with_address(url, &own.to_string()),
+            url: in_the_clear(with_address(url, &own.to_string())),
             proxy: tokio::spawn(accept(listener, (host, port), Arc::clone(&state))),
             state,
         }
@@ -454,6 +454,19 @@ fn with_address(url: &str, address: &str) -> String {
     format!("{}{address}{}", &url[..range.start], &url[range.end..])
 }
 
+/// Without TLS, which a driver would begin by itself with a server that offers it: what requests have in them
+/// would not be seen.
+fn in_the_clear(mut url: String) -> String {
+    let setting = match url.split_once("://") {
+        Some(("postgres", _)) => "sslmode=disable",
+        Some(("mysql", _)) => "ssl-mode=disabled",
+        _ => return url,
+    };
+    url.push(if url.contains('?') { '&' } else { '?' });
+    url.push_str(setting);
+    url
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,5 +498,9 @@ mod tests {
             assert_eq!(host_and_port(url), (host.to_owned(), port), "{url}");
             assert_eq!(with_address(url, "here:1"), expected);
         }
+        let clear = |url: &str| in_the_clear(url.to_owned());
+        assert_eq!(clear("postgres://x/y"), "postgres://x/y?sslmode=disable");
+        assert_eq!(clear("mysql://x?a=b"), "mysql://x?a=b&ssl-mode=disabled");
+        assert_eq!(clear("nats://x"), "nats://x");
     }
 }

@@ -43,7 +43,7 @@ async fn echo() -> (Wire, Heard) {
 }
 
 async fn connect(wire: &Wire) -> TcpStream {
-    let address = wire.url().split(['@', '/']).nth(3).unwrap();
+    let address = wire.url().split(['@', '/', '?']).nth(3).unwrap();
     TcpStream::connect(address).await.unwrap()
 }
 
@@ -216,7 +216,7 @@ async fn a_request_of_many_packets_counts_once() {
         }
     });
     let wire = Wire::to(&format!("postgres://127.0.0.1:{port}")).await;
-    let mut client = TcpStream::connect(wire.url().rsplit('/').next().unwrap())
+    let mut client = TcpStream::connect(wire.url().split(['@', '/', '?']).nth(2).unwrap())
         .await
         .unwrap();
     for round in 1..=3 {

@@ -38,6 +38,8 @@ pub(crate) trait Dialect: Backend {
     const LONG: &'static str;
     /// The time of the leases.
     const NOW: &'static str;
+    /// A COMMIT on the wire, and not a BEGIN that says READ COMMITTED.
+    const COMMIT: &'static [u8] = b"COMMIT";
     /// How many others are connected to this database.
     const OTHERS: &'static str;
     /// The tables that are empty once everything is settled and swept.
@@ -91,6 +93,7 @@ fn options<DB: sqlx::Database>(connections: u32) -> PoolOptions<DB> {
 dialect!(sqlx::Postgres, sqlx::PgConnection, {
     const NUMBERED: &'static str = "BIGINT GENERATED ALWAYS AS IDENTITY";
     const LONG: &'static str = "BIGINT";
+    const COMMIT: &'static [u8] = b"COMMIT\0";
     const NOW: &'static str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
     const OTHERS: &'static str = "SELECT COUNT(*) FROM pg_stat_activity \
         WHERE datname = current_database() AND pid <> pg_backend_pid() \
@@ -114,6 +117,7 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
 dialect!(sqlx::MySql, sqlx::MySqlConnection, {
     const NUMBERED: &'static str = "BIGINT NOT NULL AUTO_INCREMENT, PRIMARY KEY (place)";
     const LONG: &'static str = "SIGNED";
+    const COMMIT: &'static [u8] = b"\x03COMMIT";
     const NOW: &'static str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', \
                                UTC_TIMESTAMP(3)) DIV 1000)";
     const OTHERS: &'static str = "SELECT COUNT(*) FROM information_schema.processlist \

@@ -130,7 +130,7 @@ async fn disturb<DB: Dialect>(bed: &Bed<DB>, planned: Planned) {
             wire.delay(Duration::ZERO);
         }
         Fault::LoseCommit => {
-            wire.fail_on(b"COMMIT", WireFault::LostReply, After::Cut);
+            wire.fail_on(DB::COMMIT, WireFault::LostReply, After::Cut);
             let _ = timeout(TRAP, wire.wait_tripped()).await;
         }
         Fault::LoseReply(n) => {
