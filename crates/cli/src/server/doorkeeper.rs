@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 /// How many connections there are at once. Who comes then waits for one to end.
 const CONNECTIONS: usize = 256;
 /// How long somebody may take to say what they want, from when they come and from their last answer on.
-const ASKS_WITHIN: Duration = Duration::from_secs(5);
+const ASKS_WITHIN: Duration = Duration::from_secs(10);
 /// How long to wait when nobody can be let in, as when there are too many open files.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
