@@ -3,32 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod conformance;
+mod log;
 mod markers;
 mod wire;
 
-use std::sync::{Arc, Mutex};
-
 use conformance::Stage;
 use conformance::stage::ONE;
+use log::Log;
 use testbed::{Server, with_database};
+use tracing::Level;
 
 conformance::suite!(sqlx::MySql, testbed::Server::MySql);
 wire::suite!(sqlx::MySql, testbed::Server::MySql);
 markers::suite!(testbed::Server::MySql);
-
-/// What the library and its driver log on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 #[tokio::test]
 async fn payloads_are_not_logged() {
@@ -36,18 +23,13 @@ async fn payloads_are_not_logged() {
         let stage = Stage::<sqlx::MySql>::set(database).await;
         let handle = stage.outbox().queue("orders", ONE).produce_only();
         let handle = handle.start().await.unwrap();
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-            .with_writer(move || writer.clone())
-            .finish();
-        let guard = tracing::subscriber::set_default(subscriber);
+        let (log, guard) = Log::keep(Level::TRACE);
         stage.enqueue(handle.outbox(), 0, &["secret"]).await;
+        // Statements are logged.
+        log.says(&["COMMIT"]).await;
         drop(guard);
         handle.stop().await;
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        assert!(log.contains("COMMIT"), "statements are logged: {log}");
+        let log = log.text();
         for secret in ["secret", "736563726574"] {
             assert!(!log.contains(secret), "{log}");
         }

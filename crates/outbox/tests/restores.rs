@@ -9,67 +9,19 @@
     reason = "the stage is shared with the suite, which is not run here"
 )]
 mod conformance;
+mod log;
 
-use std::io::Write;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use conformance::outcomes::Ledger;
 use conformance::stage::{ONE, quick, text_message, text_of};
 use conformance::{Collector, Stage};
+use log::Log;
 use outbox::{MessageResult, Outbox, OutboxHandle};
 use sqlx::Postgres;
 use testbed::{PrivateServer, Server};
 use tokio::process::Command;
-
-/// What the library logs.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-/// A process has one log, so one test is at it at a time.
-static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-static LOG: OnceLock<Log> = OnceLock::new();
-
-impl Log {
-    /// The log from now on.
-    fn keep() -> &'static Self {
-        let log = LOG.get_or_init(|| {
-            let log = Self::default();
-            let writer = log.clone();
-            tracing_subscriber::fmt()
-                .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-                .with_ansi(false)
-                .with_writer(move || writer.clone())
-                .init();
-            log
-        });
-        log.0.lock().unwrap().clear();
-        log
-    }
-
-    /// Waits until a warning says this.
-    async fn says(&self, text: &str) {
-        let said = async {
-            let mut looks = tokio::time::interval(Duration::from_millis(5));
-            while !String::from_utf8_lossy(&self.0.lock().unwrap()).contains(text) {
-                looks.tick().await;
-            }
-        };
-        let said = tokio::time::timeout(Duration::from_secs(15), said).await;
-        assert!(said.is_ok(), "nobody warns that {text:?}");
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use tracing::Level;
 
 /// Where the dump comes from, and where it goes.
 async fn two_clusters() -> Option<(PrivateServer, PrivateServer)> {
@@ -112,10 +64,9 @@ async fn start(stage: &Stage<Postgres>, collector: &Collector) -> OutboxHandle<P
     booking.start().await.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
-    let _turn = TURN.lock().await;
-    let log = Log::keep();
+    let (log, _guard) = Log::keep(Level::WARN);
     let Some((mut old, new)) = two_clusters().await else {
         return;
     };
@@ -148,7 +99,7 @@ async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
     };
     let restored = Collector::new();
     let handle = start(&after, &restored).await;
-    log.says("run the repair command").await;
+    log.says(&["run the repair command"]).await;
     let delivered = restored.wait_for(2).await;
     assert!(
         delivered[0].attempts > 0,
@@ -186,10 +137,9 @@ async fn a_real_dump_restored_into_another_cluster_goes_on_after_repair() {
 }
 
 /// G3: also where nobody had given a number before the dump was taken.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_dump_that_nobody_had_sequenced_is_known_as_one() {
-    let _turn = TURN.lock().await;
-    let log = Log::keep();
+    let (log, _guard) = Log::keep(Level::WARN);
     let Some((mut old, new)) = two_clusters().await else {
         return;
     };
@@ -215,7 +165,7 @@ async fn a_dump_that_nobody_had_sequenced_is_known_as_one() {
     let handle = handle.queue("fresh", ONE).leased(fresh.clone());
     let handle = handle.start().await.unwrap();
     let outbox = handle.outbox();
-    log.says("run the repair command").await;
+    log.says(&["run the repair command"]).await;
     // Where what is new has come, what was restored had its turn.
     for count in 1..=3 {
         let message = text_message(0, "new");

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod conformance;
+mod log;
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +14,12 @@ use conformance::any_language::{Call, Routine as _};
 use conformance::boundaries::{self, MAX_PLACES, Mode};
 use conformance::stage::{FOUR, ONE, PATIENCE, text_message, text_of};
 use conformance::{Collector, Dialect as _, Stage};
+use log::Log;
 use outbox::LeaseConfig;
 use sqlx::Sqlite;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use testbed::{Server, with_database};
 use tracing::Level;
-use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 conformance::suite!(sqlx::Sqlite, testbed::Server::Sqlite);
 
@@ -249,56 +249,11 @@ async fn a_hash_that_is_none_is_refused() {
     .await;
 }
 
-/// Where the log goes.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// The log of this thread from now on, on which all workers of a test run if it has but one.
-    fn keep() -> (Self, tracing::subscriber::DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let lines = tracing_subscriber::fmt::layer()
-            .with_ansi(false)
-            .with_writer(move || writer.clone());
-        // Without spans: SQLite's threads would leave them in a log that is not this one.
-        let events = filter_fn(|metadata| metadata.is_event() && *metadata.level() <= Level::INFO);
-        let subscriber = tracing_subscriber::registry().with(lines).with(events);
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    /// Waits for a line with all of these in it.
-    async fn says(&self, fields: &[&str]) {
-        let logged = async {
-            let mut looks = tokio::time::interval(Duration::from_millis(5));
-            let says = |line: &str| fields.iter().all(|field| line.contains(field));
-            while !String::from_utf8_lossy(&self.0.lock().unwrap())
-                .lines()
-                .any(says)
-            {
-                looks.tick().await;
-            }
-        };
-        let logged = tokio::time::timeout(PATIENCE, logged).await;
-        assert!(logged.is_ok(), "no line with {fields:?}");
-    }
-}
-
 #[tokio::test]
 async fn the_state_of_the_queues_is_logged_as_often_as_asked() {
     with_database(Server::Sqlite, async |database| {
         let stage = Stage::<Sqlite>::set(database).await;
-        let (log, _guard) = Log::keep();
+        let (log, _guard) = Log::keep(Level::INFO);
         let queue = stage.outbox().stats_interval(Duration::from_millis(10));
         let queue = queue.queue("orders", ONE).leased(Collector::new());
         let handle = queue.start().await.unwrap();
@@ -402,7 +357,7 @@ async fn a_writer_who_does_not_line_up_is_not_starved() {
 async fn all_go_on_when_the_database_takes_writes_again() {
     with_database(Server::Sqlite, async |database| {
         let stage = Stage::<Sqlite>::set(database).await;
-        let (log, _guard) = Log::keep();
+        let (log, _guard) = Log::keep(Level::INFO);
         let collector = Collector::new();
         let lease = LeaseConfig {
             duration: Duration::from_secs(2),
