@@ -211,7 +211,8 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
     ) -> impl Future<Output = Answer<Swept>> + Send;
 
     /// Gives the room of removed messages back, where the database takes its time to do so by itself.
-    /// Answers after how many more removals that is worth while again; `None` where it never is.
+    /// Answers after how many more removals that is worth while again, 0 if nothing is left to give back;
+    /// `None` where it never is.
     #[doc(hidden)]
     fn reclaim(_: &Store<Self>) -> impl Future<Output = Answer<Option<u64>>> + Send {
         async { Ok(None) }

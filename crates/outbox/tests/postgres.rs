@@ -8,7 +8,7 @@ mod wire;
 use conformance::any_language::{Call, Routine as _};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::{Outbox, OutboxProfile, Schema, TablePrefix};
+use outbox::{Outbox, OutboxHandle, OutboxProfile, Schema, TablePrefix};
 use sqlx::Postgres;
 use testbed::{Server, with_database};
 
@@ -160,29 +160,57 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
 async fn room_is_given_back_when_many_messages_have_gone() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
-        // Nobody but the outbox does it.
-        let handle = stage
-            .outbox()
-            .profile(OutboxProfile::high_throughput())
-            .queue("orders", ONE)
-            .batch_leased(TakeAll)
-            .start()
-            .await
-            .unwrap();
-        stage
-            .run("ALTER TABLE outbox_messages SET (autovacuum_enabled = off)")
-            .await;
-        let texts: Vec<_> = vec!["x"; 1000];
-        for _ in 0..60 {
-            stage.enqueue(handle.outbox(), 0, &texts).await;
-        }
-        let size = "SELECT pg_relation_size('outbox_messages')";
-        assert!(stage.number(size).await > 0);
-        stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
-        stage.until(size, 0).await;
+        let handle = many_that_go(&stage).await;
+        stage.until(ROOM, 0).await;
         handle.stop().await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn room_that_somebody_held_for_a_while_is_given_back() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let mut reader = stage.pool.acquire().await.unwrap();
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1";
+        Postgres::run(&mut reader, begin.to_owned()).await.unwrap();
+        let handle = many_that_go(&stage).await;
+        let tries = "SELECT LEAST(vacuum_count, 1) FROM pg_stat_user_tables
+            WHERE relname = 'outbox_messages'";
+        stage.until(tries, 1).await;
+        assert!(stage.number(ROOM).await > 0);
+        Postgres::run(&mut reader, "COMMIT".to_owned())
+            .await
+            .unwrap();
+        stage.until(ROOM, 0).await;
+        handle.stop().await;
+    })
+    .await;
+}
+
+const ROOM: &str = "SELECT pg_relation_size('outbox_messages')";
+
+/// Lets so many messages come and go that their room is worth giving back, which nobody but the outbox
+/// does.
+async fn many_that_go(stage: &Stage<Postgres>) -> OutboxHandle<Postgres> {
+    let handle = stage
+        .outbox()
+        .profile(OutboxProfile::high_throughput())
+        .queue("orders", ONE)
+        .batch_leased(TakeAll)
+        .start()
+        .await
+        .unwrap();
+    stage
+        .run("ALTER TABLE outbox_messages SET (autovacuum_enabled = off)")
+        .await;
+    let texts: Vec<_> = vec!["x"; 1000];
+    for _ in 0..60 {
+        stage.enqueue(handle.outbox(), 0, &texts).await;
+    }
+    assert!(stage.number(ROOM).await > 0);
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    handle
 }
 
 /// Acks whatever comes.

@@ -20,6 +20,10 @@ const ROUND: Duration = Duration::from_secs(1);
 const WORTH_WHILE: u64 = 50_000;
 /// How long that may take.
 const RECLAIM: Duration = Duration::from_secs(60);
+/// After how long it is tried again if somebody still saw what has gone, twice as long each time, and how
+/// often: after a minute the database's own vacuum comes by.
+const REST: Duration = Duration::from_secs(1);
+const TRIES: u32 = 7;
 
 #[derive(Debug)]
 pub(crate) struct Vacuum<DB: Backend> {
@@ -31,6 +35,9 @@ pub(crate) struct Vacuum<DB: Backend> {
     /// What was removed since room was last given back, and how much it takes for the next time.
     removed: u64,
     worth_while: Option<u64>,
+    /// How often that was tried since, and when it is tried again.
+    tries: u32,
+    reclaim_at: Instant,
     patience: Patience,
 }
 
@@ -44,6 +51,8 @@ impl<DB: Backend> Vacuum<DB> {
             not_before: Instant::now(),
             removed: 0,
             worth_while: Some(WORTH_WHILE),
+            tries: 0,
+            reclaim_at: Instant::now(),
         }
     }
 
@@ -52,13 +61,26 @@ impl<DB: Backend> Vacuum<DB> {
         self.worth_while.is_some_and(|least| self.removed >= least)
     }
 
-    async fn reclaim(&mut self, cancel: &CancellationToken) -> Result<(), OutboxError> {
-        self.removed = 0;
-        let reclaim = timeout(RECLAIM, DB::reclaim(&self.engine.store));
-        if let Some(Ok(reclaimed)) = cancel.run_until_cancelled(reclaim).await {
-            self.worth_while = reclaimed?.map(|removals| removals.max(WORTH_WHILE));
+    async fn reclaim(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        let rest = self.reclaim_at.saturating_duration_since(Instant::now());
+        if !rest.is_zero() {
+            return Ok(Directive::Sleep(rest, 0));
         }
-        Ok(())
+        let reclaim = timeout(RECLAIM, DB::reclaim(&self.engine.store));
+        let answer = match cancel.run_until_cancelled(reclaim).await {
+            Some(Ok(answer)) => answer,
+            _ => Ok(Some(0)),
+        };
+        self.tries += 1;
+        if matches!(answer, Err(_) | Ok(Some(1..))) && self.tries < TRIES {
+            let rest = REST * (1 << (self.tries - 1));
+            self.reclaim_at = Instant::now() + rest;
+            return answer.map(|_| Directive::Sleep(rest, 0));
+        }
+        (self.removed, self.tries) = (0, 0);
+        // What could not be given back is no reason to try after every burst.
+        self.worth_while = answer?.map(|removals| removals.max(WORTH_WHILE));
+        Ok(Directive::Idle(0))
     }
 }
 
@@ -104,15 +126,10 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         }
         match failed {
             Some(error) => Err(error),
+            None if !self.is_worth_while() => Ok(Directive::Idle(removed)),
             // Not while messages flow: what lies behind them could not be given back.
-            None if self.is_worth_while() && removed > 0 => {
-                Ok(Directive::Sleep(tuning.min_interval, removed))
-            }
-            None if self.is_worth_while() => {
-                self.reclaim(cancel).await?;
-                Ok(Directive::Idle(0))
-            }
-            None => Ok(Directive::Idle(removed)),
+            None if removed > 0 => Ok(Directive::Sleep(tuning.min_interval, removed)),
+            None => self.reclaim(cancel).await,
         }
     }
 }

@@ -426,8 +426,6 @@ impl Backend for Postgres {
             .await?
             .try_get(0)?;
         connection.give_back();
-        // What could not be given back, because of a transaction that still sees it, is not tried again
-        // and again.
         Ok(Some(u64::try_from(pages).unwrap_or(0) * 10))
     }
 
