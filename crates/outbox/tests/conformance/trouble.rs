@@ -12,10 +12,10 @@ use outbox::{
 use super::stage::{EIGHT, ONE, text_of};
 use super::{Collector, Dialect, Stage};
 
-/// Short, for hanging handlers use it up; long enough to settle on a busy machine.
+/// A second for handlers, which hanging ones use up; the rest is long enough to settle on a busy machine.
 const LEASE: LeaseConfig = LeaseConfig {
-    duration: Duration::from_millis(1200),
-    headroom: Duration::from_millis(1000),
+    duration: Duration::from_secs(6),
+    headroom: Duration::from_secs(5),
 };
 
 /// Does what the message says, every time.
