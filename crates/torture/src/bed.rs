@@ -2,182 +2,35 @@
 
 use std::convert::Infallible;
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use futures_util::future::join_all;
+use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::{Outbox, OutboxHandle};
-use sqlx::{Connection as _, Pool, Transaction};
+use sqlx::{Connection as _, Pool};
 use tempfile::TempDir;
 use testbed::{After, Fault as WireFault, PrivateServer, Server, Wire};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::RunOptions;
-use crate::clock;
 use crate::dialect::Dialect;
-use crate::evidence::{self, Evidence, Look};
-use crate::faults::{Made, TRAP, WHILE, make_all};
-use crate::ledger::now;
-use crate::plan::{Fault, WORKERS, plan};
+use crate::evidence::{self, Look};
+use crate::faults::{TRAP, WHILE};
+use crate::plan::WORKERS;
 use crate::processes::{Mood, Process, Role, STOP};
-use crate::producer::{OPEN, PROBE, Placed, producing, write};
-use crate::prompt;
-use crate::report;
-use crate::script::{Order, Queue, Script};
+use crate::producer::producing;
 use crate::seat::Seat;
-use crate::verdict;
-use crate::worker::{LEASE, builder, started};
+use crate::worker::{builder, started};
 
 /// How many producer processes there are.
-const PRODUCERS: i64 = 2;
-/// How long everything that was enqueued may take to be settled once nothing goes wrong any more.
-const DRAIN: Duration = Duration::from_secs(60);
+pub(crate) const PRODUCERS: i64 = 2;
 /// How many messages may wait before the producers have to, and when they go on.
 const BACKLOG: (i64, i64) = (4_000, 2_000);
 /// How often somebody looks how far it is.
 const LOOKS: Duration = Duration::from_millis(250);
-/// What the promise G8 grants beside the lease.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
-
-/// Tortures one database. Whether every promise was kept.
-pub(crate) async fn run(options: &RunOptions) -> Result<bool> {
-    match options.db {
-        Server::Postgres => run_on::<sqlx::Postgres>(options).await,
-        Server::MariaDb | Server::MySql => run_on::<sqlx::MySql>(options).await,
-        Server::Sqlite => run_on::<sqlx::Sqlite>(options).await,
-    }
-}
-
-async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
-    let seed = options.schedule.seed.unwrap_or_else(rand::random);
-    let mut plan = plan(options.db, seed, options.schedule.duration());
-    if clock::library().is_none() {
-        eprintln!("no libfaketime here: the clocks of the workers stay as they are");
-        plan.retain(|planned| !matches!(planned.fault, Fault::WorkerAhead | Fault::WorkerBehind));
-    }
-    eprintln!(
-        "{}: seed {seed}, {} faults in {} s, {WORKERS} workers, {PRODUCERS} producers",
-        options.db,
-        plan.len(),
-        options.schedule.seconds
-    );
-    let (bed, handle) = Bed::<DB>::make(options.db, seed, options.schedule.duration()).await?;
-    let bed = Arc::new(bed);
-    let evidence = torture(&bed, handle, &plan).await;
-    bed.bar.finish_and_clear();
-    let evidence = match evidence {
-        Ok(evidence) => evidence,
-        Err(error) => {
-            let kept = keep_logs(&bed.folder, &options.schedule.reports)?;
-            return Err(error.context(format!("the logs are in {}", kept.display())));
-        }
-    };
-    let verdict = verdict::judge(&evidence);
-    let summary = report::write(options, seed, &plan, &evidence, &verdict)?;
-    print!("{summary}");
-    if !verdict.is_kept() {
-        let kept = keep_logs(&bed.folder, &options.schedule.reports)?;
-        println!("the logs and ledgers are in {}", kept.display());
-    }
-    Ok(verdict.is_kept())
-}
-
-/// From the first process to the last.
-async fn torture<DB: Dialect>(
-    bed: &Arc<Bed<DB>>,
-    handle: OutboxHandle<DB>,
-    plan: &[crate::plan::Planned],
-) -> Result<Evidence> {
-    let mut producers = bed.start_producers()?;
-    let over = CancellationToken::new();
-    let supervisor = tokio::spawn(Arc::clone(bed).supervise(over.clone()));
-    let watcher = tokio::spawn(Arc::clone(bed).watch(over.clone()));
-
-    let mut faults = tokio::select! {
-        faults = make_all(bed, plan) => faults?,
-        never = bed.pace(&mut producers) => match never? {},
-    };
-    bed.say("no more trouble".to_owned());
-    tell(&mut producers, Mood::Hushed).await?;
-    let mut stuck = std::mem::take(&mut *bed.slow_stops.lock().await);
-    stuck.extend(bed.settle_all("after the last fault").await);
-
-    // The last fault of all: nobody is left. From here on the promise counts, for each partition's next
-    // message, which has none before it to wait for.
-    let from = now();
-    let mut workers = join_all((0..WORKERS).map(|worker| bed.worker(worker))).await;
-    for worker in &mut workers {
-        worker.kill().await;
-    }
-    for worker in &mut workers {
-        worker.replace().await?;
-    }
-    drop(workers);
-    let healed = now();
-    faults.push(Made {
-        fault: Fault::KillWorker,
-        from,
-        to: healed,
-    });
-    let open = bed.open_everywhere().await?;
-    bed.probe().await?;
-    bed.say("everything moves again?".to_owned());
-    sleep(LEASE.duration + GRACE).await;
-    if let Some(open) = open {
-        open.commit().await.context("commit what was open")?;
-    }
-    tell(&mut producers, Mood::Calm).await?;
-    let since = now();
-    // Long enough for others to find most leases that nobody renews.
-    sleep(LEASE.duration * 5).await;
-    let calm = (since, now());
-
-    let mut said = Vec::new();
-    for producer in &mut producers {
-        said.append(&mut producer.stop().await.context("a producer")?);
-    }
-    let never = bed.settle_all("in the end").await;
-    if never.is_none() {
-        bed.wait_swept().await?;
-    }
-    stuck.extend(never);
-    over.cancel();
-    let looks = watcher.await?;
-    supervisor.await??;
-    for number in 0..WORKERS {
-        let mut worker = bed.worker(number).await;
-        if let Err(error) = worker.stop().await {
-            stuck.push(format!("worker {number}: {error:#}"));
-            worker.kill().await;
-        }
-    }
-    handle.stop().await;
-    let waits = prompt::waits(&bed.strangers).await?;
-    bed.say("looking for losses".to_owned());
-    Ok(Evidence {
-        faults,
-        said,
-        looks,
-        healed,
-        calm,
-        waits,
-        stuck,
-        ..evidence::gather(bed).await?
-    })
-}
-
-async fn tell(processes: &mut [Process], mood: Mood) -> Result<()> {
-    for process in processes {
-        process.tell(mood).await?;
-    }
-    Ok(())
-}
 
 /// Where everything takes place.
 pub(crate) struct Bed<DB: Dialect> {
@@ -194,14 +47,18 @@ pub(crate) struct Bed<DB: Dialect> {
     pub(crate) outbox: Outbox<DB>,
     late: AtomicI64,
     /// Workers that did not stop when they were asked to.
-    slow_stops: Mutex<Vec<String>>,
+    pub(crate) slow_stops: Mutex<Vec<String>>,
     /// How many messages waited at the last look.
     backlog: AtomicI64,
     pub(crate) bar: ProgressBar,
 }
 
 impl<DB: Dialect> Bed<DB> {
-    async fn make(db: Server, seed: u64, duration: Duration) -> Result<(Self, OutboxHandle<DB>)> {
+    pub(crate) async fn make(
+        db: Server,
+        seed: u64,
+        duration: Duration,
+    ) -> Result<(Self, OutboxHandle<DB>)> {
         let folder = tempfile::Builder::new()
             .prefix("outbox-torture-")
             .tempdir()?;
@@ -272,7 +129,7 @@ impl<DB: Dialect> Bed<DB> {
         Ok((bed, handle))
     }
 
-    fn start_producers(&self) -> Result<Vec<Process>> {
+    pub(crate) fn start_producers(&self) -> Result<Vec<Process>> {
         let start = |number| {
             let role = Role {
                 db: self.db,
@@ -372,7 +229,7 @@ impl<DB: Dialect> Bed<DB> {
     }
 
     /// Starts workers again that ended by themselves.
-    async fn supervise(self: Arc<Self>, over: CancellationToken) -> Result<()> {
+    pub(crate) async fn supervise(self: Arc<Self>, over: CancellationToken) -> Result<()> {
         let mut looks = tokio::time::interval(Duration::from_millis(100));
         while over.run_until_cancelled(looks.tick()).await.is_some() {
             for worker in &self.workers {
@@ -388,7 +245,7 @@ impl<DB: Dialect> Bed<DB> {
     }
 
     /// Looks how far it is, again and again.
-    async fn watch(self: Arc<Self>, over: CancellationToken) -> Vec<Look> {
+    pub(crate) async fn watch(self: Arc<Self>, over: CancellationToken) -> Vec<Look> {
         let mut looks = Vec::new();
         let mut ticks = tokio::time::interval(LOOKS);
         let loud = !std::io::stderr().is_terminal();
@@ -415,7 +272,7 @@ impl<DB: Dialect> Bed<DB> {
     }
 
     /// Makes the producers wait for the workers: what they cannot keep up with only piles up.
-    async fn pace(&self, producers: &mut [Process]) -> Result<Infallible> {
+    pub(crate) async fn pace(&self, producers: &mut [Process]) -> Result<Infallible> {
         let (most, least) = BACKLOG;
         let mut mood = Mood::Wild;
         let mut ticks = tokio::time::interval(LOOKS);
@@ -432,100 +289,13 @@ impl<DB: Dialect> Bed<DB> {
             }
         }
     }
-
-    /// Waits until everything that is committed now is settled. What there is to say if it never is.
-    async fn settle_all(&self, when: &str) -> Option<String> {
-        let until = Instant::now() + DRAIN;
-        let mut committed = None;
-        let mut wanted: Option<Look> = None;
-        loop {
-            let found = self.progress(&mut committed).await;
-            if let (Ok(found), Some(committed)) = (&found, committed) {
-                if found.sequenced() >= committed && wanted.is_none() {
-                    wanted = Some(found.clone());
-                }
-                let settled = |wanted: &Look| {
-                    let mut pairs = wanted.partitions.iter().zip(&found.partitions);
-                    pairs.all(|(wanted, found)| found.processed_seq >= wanted.last_seq)
-                };
-                if wanted.as_ref().is_some_and(settled) {
-                    return None;
-                }
-            }
-            if Instant::now() > until {
-                return Some(format!(
-                    "{when} {committed:?} committed, wanted {wanted:?}, after {DRAIN:?} {found:?}"
-                ));
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    async fn progress(&self, committed: &mut Option<i64>) -> Result<Look> {
-        if committed.is_none() {
-            *committed = Some(evidence::committed(&self.strangers).await?);
-        }
-        evidence::look(&self.strangers).await
-    }
-
-    /// Waits until what was settled is removed.
-    async fn wait_swept(&self) -> Result<()> {
-        let until = Instant::now() + DRAIN;
-        while Instant::now() < until {
-            if evidence::left_behind(&self.strangers).await?.is_empty() {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-        // The verdict says what it is.
-        Ok(())
-    }
-
-    /// A transaction that has a message for every partition and does not end; where others can write
-    /// beside it. Nobody may have to wait for it.
-    async fn open_everywhere(&self) -> Result<Option<Transaction<'static, DB>>> {
-        if !DB::CONCURRENT {
-            return Ok(None);
-        }
-        let mut transaction = self.strangers.begin_with(DB::BEGIN_WRITING).await?;
-        let opened = write(&self.outbox, &mut transaction, &everywhere(OPEN)).await;
-        match opened {
-            Ok(()) => Ok(Some(transaction)),
-            Err(error) => bail!("a transaction beside the probe failed: {error:?}"),
-        }
-    }
-
-    /// A message for every partition.
-    async fn probe(&self) -> Result<()> {
-        for placed in everywhere(PROBE) {
-            let probe = self
-                .outbox
-                .transaction(async |connection| write(&self.outbox, connection, &[placed]).await);
-            if let Err(error) = probe.await {
-                bail!("the probe was not enqueued: {error:?}");
-            }
-        }
-        Ok(())
-    }
 }
 
-/// A message for every partition.
-fn everywhere(producer: i64) -> Vec<Placed> {
-    let partitions = 0..u32::from(Queue::PARTITIONS.count());
-    let places = Queue::ALL
-        .into_iter()
-        .flat_map(|queue| partitions.clone().map(move |partition| (queue, partition)));
-    let place = |(number, (queue, partition)): (i64, (Queue, u32))| Placed {
-        order: Order {
-            producer,
-            number,
-            script: Script::Fine,
-        },
-        queue,
-        key: i64::from(partition),
-        partition: Some(partition),
-    };
-    (0..).zip(places).map(place).collect()
+pub(crate) async fn tell(processes: &mut [Process], mood: Mood) -> Result<()> {
+    for process in processes {
+        process.tell(mood).await?;
+    }
+    Ok(())
 }
 
 /// The tables of the application.
@@ -557,15 +327,4 @@ fn progress_bar(duration: Duration) -> ProgressBar {
     bar.set_message(format!("{} s of trouble", duration.as_secs()));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
-}
-
-/// Puts what the processes wrote where it stays.
-fn keep_logs(folder: &TempDir, reports: &Path) -> Result<PathBuf> {
-    let kept = reports.join("kept");
-    std::fs::create_dir_all(&kept)?;
-    for entry in std::fs::read_dir(folder.path())? {
-        let entry = entry?;
-        std::fs::copy(entry.path(), kept.join(entry.file_name()))?;
-    }
-    Ok(kept)
 }

@@ -15,6 +15,7 @@ mod processes;
 mod producer;
 mod prompt;
 mod report;
+mod run;
 mod script;
 mod seat;
 mod verdict;
@@ -109,7 +110,7 @@ fn run(command: Command) -> Result<bool> {
         .context("start tokio")?;
     runtime.block_on(async {
         match command {
-            Command::Run(options) => bed::run(&options).await,
+            Command::Run(options) => run::run(&options).await,
             #[cfg(mutants)]
             Command::Mutants(options) => mutants::run(&options).await,
             Command::Process(role) => role.run().await.map(|()| true),

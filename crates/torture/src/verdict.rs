@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::bed::GRACE;
 use crate::evidence::{Committed, Evidence};
 use crate::faults::Made;
 use crate::figures::{Figures, figures};
 use crate::producer::PROBE;
+use crate::run::GRACE;
 use crate::script::{Queue, Script};
 use crate::worker::LEASE;
 

@@ -11,6 +11,7 @@ mod dialect;
 pub(crate) mod haste;
 pub(crate) mod hostile;
 pub(crate) mod kit;
+pub(crate) mod leases;
 pub(crate) mod load;
 pub(crate) mod meddling;
 pub(crate) mod misuse;
@@ -113,6 +114,8 @@ macro_rules! suite {
                 stats_tell_what_waits_what_fails_and_who_holds_it,
                 a_peek_shows_what_waits_and_changes_nothing,
                 a_tool_knows_the_queues_of_others,
+            ],
+            leases: [
                 an_idle_lease_is_renewed_and_kept,
                 a_locked_partition_does_not_keep_others_from_being_renewed,
                 a_long_handler_keeps_its_lease_while_it_is_renewed,
