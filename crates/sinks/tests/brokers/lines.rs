@@ -46,7 +46,9 @@ impl Broker for Lines {
                 colour: text(&line["headers"]["colour"]),
             }
         };
-        lines.lines().map(arrived).collect()
+        // The last one may be on its way.
+        let whole = lines.rfind('\n').map_or("", |end| &lines[..end]);
+        whole.lines().map(arrived).collect()
     }
 
     /// A file is always there.
