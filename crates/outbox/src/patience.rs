@@ -24,7 +24,8 @@ pub(crate) const OPERATOR_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Patience {
     longest: Duration,
-    timeouts: u32,
+    /// What it waits the next time. Who got an answer without the work being done puts back what was here.
+    pub(crate) limit: Duration,
     /// Counts how often contact was found again.
     contact: watch::Receiver<u64>,
 }
@@ -33,15 +34,9 @@ impl Patience {
     pub(crate) fn new(longest: Duration, contact: watch::Receiver<u64>) -> Self {
         Self {
             longest,
-            timeouts: 0,
+            limit: FIRST,
             contact,
         }
-    }
-
-    fn limit(&self) -> Duration {
-        FIRST
-            .saturating_mul(1 << self.timeouts.min(20))
-            .min(self.longest)
     }
 
     /// Waits for an answer, twice as long after each time that none came.
@@ -50,11 +45,14 @@ impl Patience {
         verb: impl Future<Output = Result<T, OutboxError>>,
     ) -> Result<T, OutboxError> {
         let verb = Box::pin(verb);
-        let answer = answer_in_contact(self.limit(), &mut self.contact, verb).await;
-        self.timeouts = match answer {
-            Err(OutboxError::NoAnswer { .. }) => self.timeouts.saturating_add(1),
-            _ => 0,
+        let asked = Instant::now();
+        let answer = answer_in_contact(self.limit, &mut self.contact, verb).await;
+        let next = match answer {
+            Err(OutboxError::NoAnswer { .. }) => self.limit * 2,
+            // What took long will take as long again.
+            _ => asked.elapsed() * 2,
         };
+        self.limit = next.clamp(FIRST, self.longest);
         answer
     }
 }
@@ -111,7 +109,22 @@ mod tests {
         }
         assert_eq!(waits, [2, 4, 8, 16, 30, 30]);
         patience.hear(async { Ok(()) }).await.unwrap();
-        assert_eq!(patience.limit(), FIRST);
+        assert_eq!(patience.limit, FIRST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_long_is_waited_for_the_next_time_too() {
+        let contact = watch::Sender::new(0);
+        let mut patience = Patience::new(LONGEST, contact.subscribe());
+        for (seconds, heard) in [(5, [false, false, true]), (7, [true; 3]), (13, [true; 3])] {
+            for heard in heard {
+                let slow = async {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    Ok(())
+                };
+                assert_eq!(patience.hear(slow).await.is_ok(), heard, "{seconds} s");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

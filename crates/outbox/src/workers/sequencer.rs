@@ -127,7 +127,7 @@ impl<DB: Backend> Sequencer<DB> {
         for _ in 0..config.max_inner_iterations {
             taken.outcome = Outcome::Failed;
             let step = DB::sequence(&self.engine.store, &taken.partitions, config.batch_size);
-            let began = Instant::now();
+            let (began, patience) = (Instant::now(), self.patience.limit);
             let span = tracing::info_span!("outbox.sequence", partitions = taken.partitions.len());
             let answers = match self.patience.hear(step.instrument(span)).await {
                 Ok(answers) => {
@@ -142,6 +142,10 @@ impl<DB: Backend> Sequencer<DB> {
                     break;
                 }
             };
+            if answers.iter().all(|(_, answer)| *answer == Sequenced::Busy) {
+                // Perhaps with a step of ours that took too long.
+                self.patience.limit = patience;
+            }
             let step = self.note(&mut taken, &answers);
             self.share = share(config.batch_size, step, answers.len());
             total += step;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use outbox::{EnqueueMessage, OutboxError};
+use outbox::{EnqueueMessage, OutboxError, WorkerTuning};
 use tokio::time::Instant;
 
 use super::stage::{FOUR, ONE, text_message, text_of};
@@ -311,7 +311,10 @@ pub(crate) async fn a_backlog_larger_than_every_batch_is_drained<DB: Dialect>(st
     }
     producer.stop().await;
     let collector = Collector::new();
-    let handle = stage.deliver(ONE, &collector).await;
+    // Several steps of the sequencer, those of PostgreSQL too, which grow.
+    let steps = WorkerTuning::sequencer_low_latency().batch_size(4);
+    let builder = stage.outbox().sequencer_tuning(steps).queue("orders", ONE);
+    let handle = builder.leased(collector.clone()).start().await.unwrap();
     collector.wait_for(5000).await;
     handle.stop().await;
     assert_eq!(collector.texts(), texts);

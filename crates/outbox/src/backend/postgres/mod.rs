@@ -40,6 +40,8 @@ const RECLAIMING_POOL: u32 = 4;
 /// How many batches a step takes at most, of all its partitions together: what costs is to find what is
 /// new, not to take it.
 const BATCHES_AT_ONCE: usize = 64;
+/// How many times more it takes where it goes on with what it has found to be much.
+const GOING_ON: i64 = 16;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
@@ -267,6 +269,7 @@ impl Backend for Postgres {
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(limit)
             .bind(LONGEST_RUN)
+            .bind(limit * GOING_ON)
             .fetch_all(session.connection())
             .await?;
         session.end().await?;
@@ -277,12 +280,13 @@ impl Backend for Postgres {
         for row in rows {
             let partition_id = PartitionId(row.try_get(0)?);
             let (foreign_ids, count): (bool, i64) = (row.try_get(1)?, row.try_get(2)?);
+            let more = row.try_get(3)?;
             let answer = if foreign_ids {
                 Sequenced::ForeignIds
             } else {
                 Sequenced::Done {
                     count: u32::try_from(count).unwrap_or(u32::MAX),
-                    more: count == limit,
+                    more,
                 }
             };
             let own = sequenced.iter_mut().find(|(id, _)| *id == partition_id);

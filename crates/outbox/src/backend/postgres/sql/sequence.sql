@@ -1,6 +1,7 @@
 -- New is what is visible in this statement's snapshot and was not in the last one: rows of
 -- transactions that had not begun then, and of those that were open then. In the order of their ids,
--- in runs of at most $3. Every step reads the whole difference.
+-- in runs of at most $3. Every step reads the whole difference: the first one takes $2, so that
+-- delivery begins, the others take $4.
 --
 -- The snapshot is older than the locks. A partition that another sequencer had in between is left
 -- alone: the row that was locked is then not the row that the snapshot sees.
@@ -12,6 +13,7 @@ WITH locked AS MATERIALIZED (
 ), state AS MATERIALIZED (
     SELECT locked.partition_id, locked.last_seq, locked.seen, locked.upto_id,
            COALESCE(locked.upto, pg_current_snapshot()) AS upto, control.system_identifier AS cluster,
+           CASE WHEN locked.upto IS NULL THEN $2 ELSE $4 END AS most,
            COALESCE(locked.cluster <> control.system_identifier, FALSE)
            OR pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(locked.seen) AS foreign_ids
     FROM locked
@@ -35,7 +37,7 @@ WITH locked AS MATERIALIZED (
         ) AS found
         -- "+ 0" keeps the planner from walking the whole primary key in search of the first few.
         WHERE found.id + 0 > state.upto_id AND pg_visible_in_snapshot(found.xid, state.upto)
-        ORDER BY found.id + 0 LIMIT $2
+        ORDER BY found.id + 0 LIMIT state.most
     ) AS ids
     FROM state WHERE NOT foreign_ids
 ), written AS (
@@ -46,12 +48,13 @@ WITH locked AS MATERIALIZED (
 ), moved AS (
     UPDATE {prefix}partitions p
     SET last_seq = p.last_seq + CARDINALITY(fresh.ids),
-        seen = CASE WHEN CARDINALITY(fresh.ids) < $2 THEN fresh.upto ELSE p.seen END,
-        upto = CASE WHEN CARDINALITY(fresh.ids) < $2 THEN NULL ELSE fresh.upto END,
-        upto_id = CASE WHEN CARDINALITY(fresh.ids) < $2 THEN 0 ELSE fresh.ids[CARDINALITY(fresh.ids)] END,
+        seen = CASE WHEN CARDINALITY(fresh.ids) < fresh.most THEN fresh.upto ELSE p.seen END,
+        upto = CASE WHEN CARDINALITY(fresh.ids) < fresh.most THEN NULL ELSE fresh.upto END,
+        upto_id = CASE WHEN CARDINALITY(fresh.ids) < fresh.most THEN 0 ELSE fresh.ids[CARDINALITY(fresh.ids)] END,
         cluster = fresh.cluster
     FROM fresh
     WHERE p.partition_id = fresh.partition_id AND (CARDINALITY(fresh.ids) > 0 OR p.upto IS NOT NULL)
 )
-SELECT state.partition_id, state.foreign_ids, COALESCE(CARDINALITY(fresh.ids), 0)::bigint AS count
+SELECT state.partition_id, state.foreign_ids, COALESCE(CARDINALITY(fresh.ids), 0)::bigint AS count,
+       COALESCE(CARDINALITY(fresh.ids) = fresh.most, FALSE) AS more
 FROM state LEFT JOIN fresh ON fresh.partition_id = state.partition_id
