@@ -210,6 +210,11 @@ stop_signal() { # DATABASE initialising|serving
   esac
 }
 
+# The signal by which an administrator in a hurry shuts a server down.
+shutdown_signal() { # DATABASE
+  if [[ $1 == postgres ]]; then echo QUIT; else echo TERM; fi
+}
+
 server_url() { # DATABASE PORT PASSWORD
   local account=$administrator:$3@127.0.0.1:$2
   if [[ $1 == postgres || $1 == pgbouncer ]]; then

@@ -114,6 +114,31 @@ stop_servers() {
   if ((${#running[@]})); then wait "${running[@]}" || true; fi
 }
 
+# Kills every process of every server. PostgreSQL's lead sessions of their own; one that is still there
+# would keep the next server from starting.
+crash_servers() {
+  local database pid deadline=$((SECONDS + stop_limit_seconds))
+  local -a children=()
+  for database in "${!server_pid[@]}"; do
+    pid=${server_pid[$database]}
+    if ! alive "$pid"; then continue; fi
+    read -r -a children <"/proc/$pid/task/$pid/children" || true
+    kill -KILL "$pid" "${children[@]}" || true
+    for pid in "${children[@]}"; do
+      while [[ $(process_state "$pid") == [!Z]* ]] && ((SECONDS < deadline)); do sleep 0.02; done
+    done
+  done
+  stop_servers
+}
+
+# Asks one server to end, and gives it time to put its affairs in order.
+shut_down() { # DATABASE
+  if alive "${server_pid[$1]}"; then
+    kill -"$(shutdown_signal "$1")" "${server_pid[$1]}"
+    wait_until_gone "$stop_limit_seconds" "${server_pid[$1]}"
+  fi
+}
+
 # ---------------------------------------------------------------- starting
 
 declare -A account=() password=() port=() tries=() version=() settled=()

@@ -68,6 +68,13 @@ impl PrivateServer {
         assert_eq!(answer, "killed");
     }
 
+    /// Shuts the server down as an administrator in a hurry does: PostgreSQL at once, MySQL and MariaDB in
+    /// order.
+    pub async fn stop(&mut self) {
+        let answer = self.script.ask("stop").await;
+        assert_eq!(answer, "stopped");
+    }
+
     /// Starts the server again with the data that it left, and waits until it answers.
     pub async fn start_again(&mut self) {
         let answer = self.script.ask("start").await;

@@ -68,6 +68,15 @@ impl Wire {
         self.state.send_modify(State::cut);
     }
 
+    /// Resets all connections there are: neither side gets what is under way, and both get an error. New
+    /// ones work.
+    pub fn reset(&self) {
+        self.state.send_modify(|state| {
+            state.reset_below = state.connections;
+            state.cut();
+        });
+    }
+
     /// Closes, of all connections there are, the direction to the server, which finds out and closes the
     /// other one. New ones work.
     pub fn half_close(&self) {
@@ -109,11 +118,28 @@ impl Wire {
         self.arm(When::Has(bytes), fault, then);
     }
 
-    /// Takes back what [`fail_at`](Self::fail_at) asked for, if it has not happened yet.
-    pub fn disarm(&self) {
+    /// Takes back what [`fail_at`](Self::fail_at) asked for, if it has not happened yet. Whether it has.
+    pub fn disarm(&self) -> bool {
+        let mut tripped = false;
         self.state.send_modify(|state| {
             state.awaited = None;
             state.trap = None;
+            tripped = state.tripped;
+        });
+        tripped
+    }
+
+    /// Takes back whatever was asked for, and cuts what went silent. New connections work as they should.
+    pub fn restore(&self) {
+        self.state.send_modify(|state| {
+            *state = State {
+                connections: state.connections,
+                cut_below: state.connections,
+                reset_below: state.reset_below,
+                requests: state.requests,
+                tripped: state.tripped,
+                ..State::default()
+            };
         });
     }
 
@@ -195,6 +221,7 @@ struct Trap {
 struct State {
     connections: u64,
     cut_below: u64,
+    reset_below: u64,
     half_below: u64,
     silent_below: u64,
     /// What may still pass before everything is cut.
@@ -326,7 +353,12 @@ impl Link {
         self.forward(&mut client, &mut server).await;
         self.state.send_modify(|state| state.reply(self.number));
         if self.fate() == Fate::Silent {
-            self.swallow(&mut [client, server]).await;
+            return self.swallow(&mut [client, server]).await;
+        }
+        if self.state.borrow().reset_below > self.number {
+            // A connection that has closed meanwhile cannot be reset.
+            let _ = client.set_zero_linger();
+            let _ = server.set_zero_linger();
         }
     }
 

@@ -279,3 +279,32 @@ async fn the_reply_to_certain_bytes_is_lost() {
     assert_eq!(all, ["begin", "now commit it"], "the server has heard it");
     assert_eq!(ask(&mut connect(&wire).await, "commit").await, "COMMIT");
 }
+
+#[tokio::test]
+async fn a_reset_is_an_error_and_no_end() {
+    let (wire, _heard) = echo().await;
+    let mut stream = connect(&wire).await;
+    assert_eq!(ask(&mut stream, "one").await, "ONE");
+    wire.reset();
+    let error = tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await;
+    let error = error.unwrap().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let mut again = connect(&wire).await;
+    assert_eq!(ask(&mut again, "two").await, "TWO");
+}
+
+#[tokio::test]
+async fn what_is_restored_fails_no_more() {
+    let (wire, _heard) = echo().await;
+    let mut silent = connect(&wire).await;
+    assert_eq!(ask(&mut silent, "one").await, "ONE");
+    wire.go_silent();
+    wire.fail_at(1, Fault::LostReply, After::Silent);
+    wire.cut_after(1);
+    wire.restore();
+    assert_eq!(read(&mut silent).await, "", "what went silent is cut");
+    let mut again = connect(&wire).await;
+    assert_eq!(ask(&mut again, "two").await, "TWO");
+    assert_eq!(ask(&mut again, "three").await, "THREE");
+    assert!(!wire.disarm(), "nothing was left to happen");
+}

@@ -16,9 +16,9 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Ping};
 use crate::evidence::{self, Look};
-use crate::faults::{TRAP, WHILE};
+use crate::faults::{WHILE, sprung};
 use crate::plan::WORKERS;
 use crate::processes::{Mood, Process, Role, STOP};
 use crate::producer::producing;
@@ -27,6 +27,21 @@ use crate::worker::{builder, started};
 
 /// How many producer processes there are.
 pub(crate) const PRODUCERS: i64 = 2;
+/// How many connections everybody's pool has: each worker's, of whom one has to make do with a single
+/// one; a producer's; the bed's own; and the one that scripts/private-server puts before PostgreSQL.
+const WORKERS_POOLS: [u32; WORKERS] = [1, 6, 6];
+const PRODUCERS_POOL: u32 = 4;
+const STRANGERS_POOL: u32 = 12;
+const POOLERS_POOL: u32 = 10;
+/// How many sessions there may be while all run: an outbox listens or looks by one more connection, and
+/// hands one on to the next.
+pub(crate) const SESSIONS: u32 = WORKERS_POOLS[0]
+    + WORKERS_POOLS[1]
+    + WORKERS_POOLS[2]
+    + PRODUCERS_POOL * 2
+    + STRANGERS_POOL
+    + POOLERS_POOL
+    + 2 * 6;
 /// How many messages may wait before the producers have to, and when they go on.
 const BACKLOG: (i64, i64) = (4_000, 2_000);
 /// How often somebody looks how far it is.
@@ -40,6 +55,7 @@ pub(crate) struct Bed<DB: Dialect> {
     seed: u64,
     /// Ledgers and logs.
     pub(crate) folder: TempDir,
+    /// The workers', then the producers'.
     wires: Vec<Wire>,
     workers: Vec<Mutex<Seat>>,
     /// Connections of others, who have nothing to do with the outbox, and of the bed itself.
@@ -84,32 +100,38 @@ impl<DB: Dialect> Bed<DB> {
         if db == Server::Postgres && pooled.is_none() {
             eprintln!("no pgbouncer here: nobody goes through a pooler");
         }
-        let strangers = DB::pool(&url, 12).await?;
+        let strangers = DB::pool(&url, STRANGERS_POOL, Ping::AtCheckout).await?;
         set_up(&strangers).await?;
         let start = async || {
             let builder = builder(strangers.clone()).auto_migrate();
             producing(builder).start().await
         };
         let handle = started(start).await?;
+        DB::run(&mut *strangers.acquire().await?, DB::SETBACKS.to_owned()).await?;
         let mut wires = Vec::new();
         let mut workers = Vec::new();
-        for number in 0..WORKERS {
+        for (number, connections) in WORKERS_POOLS.into_iter().enumerate() {
             if server.is_some() {
                 let behind_pooler = pooled.as_ref().filter(|_| number == WORKERS - 1);
                 wires.push(Wire::to(behind_pooler.unwrap_or(&url)).await);
             }
             let url = wires.get(number).map_or(&*url, Wire::url);
-            // One of them has to make do with a single connection.
-            let connections = if number == 0 { 1 } else { 6 };
             let role = Role {
                 db,
                 producer: None,
                 ledger: None,
                 connections,
+                // One takes what it gets at once.
+                batches: number == 1,
                 seed,
             };
             let worker = Seat::start(role, number, url.to_owned(), folder.path())?;
             workers.push(Mutex::new(worker));
+        }
+        if server.is_some() {
+            for _ in 0..PRODUCERS {
+                wires.push(Wire::to(&url).await);
+            }
         }
         let bed = Self {
             url,
@@ -135,11 +157,14 @@ impl<DB: Dialect> Bed<DB> {
                 db: self.db,
                 producer: Some(number),
                 ledger: None,
-                connections: 4,
+                connections: PRODUCERS_POOL,
+                batches: false,
                 seed: self.seed.wrapping_add(1 + number.cast_unsigned() * 1000),
             };
             let log = self.folder.path().join(format!("producer-{number}.log"));
-            Process::start(&role, &self.url, &log, None)
+            let wire = self.wires.get(WORKERS + usize::try_from(number)?);
+            let url = wire.map_or(&*self.url, Wire::url);
+            Process::start(&role, url, &log, None)
         };
         (0..PRODUCERS).map(start).collect()
     }
@@ -157,10 +182,17 @@ impl<DB: Dialect> Bed<DB> {
         self.wires.get(worker)
     }
 
-    /// What went silent would stay so for as long as the server's system believes in it.
-    pub(crate) fn cut_wires(&self) {
+    /// The wire of a producer; of one or the other as a number says.
+    pub(crate) fn producers_wire(&self, number: usize) -> &Wire {
+        let wires = &self.wires[WORKERS..];
+        &wires[number % wires.len()]
+    }
+
+    /// Ends all trouble with the network. What went silent would stay so for as long as the server's
+    /// system believes in it.
+    pub(crate) fn restore_wires(&self) {
         for wire in &self.wires {
-            wire.cut();
+            wire.restore();
         }
     }
 
@@ -188,37 +220,40 @@ impl<DB: Dialect> Bed<DB> {
         worker: usize,
         request: u64,
         fault: WireFault,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Some(wire) = self.wire(worker) else {
-            return Ok(());
+            return Ok(false);
         };
         wire.fail_at(request, fault, After::Silent);
-        let _ = timeout(TRAP, wire.wait_tripped()).await;
+        let sprung = sprung(wire).await;
         let mut worker = self.worker(worker).await;
         worker.kill().await;
         wire.cut();
         wire.heal();
-        worker.replace().await
+        worker.replace().await?;
+        Ok(sprung)
     }
 
-    pub(crate) async fn kill_server(&self) -> Result<()> {
+    /// Ends the server one way or the other, and starts it again.
+    pub(crate) async fn end_server(&self, end: impl AsyncFnOnce(&mut PrivateServer)) -> bool {
         let Some(server) = &self.server else {
-            return Ok(());
+            return false;
         };
         let mut server = server.lock().await;
-        server.kill().await;
+        end(&mut server).await;
         sleep(Duration::from_millis(200)).await;
         server.start_again().await;
-        Ok(())
+        true
     }
 
     /// Sets the clock of a worker, and corrects it after a while.
-    pub(crate) async fn set_clock(&self, worker: usize, by: &str) -> Result<()> {
+    pub(crate) async fn set_clock(&self, worker: usize, by: &str) -> Result<bool> {
         let clock = self.worker(worker).await.clock();
-        let Some(clock) = clock else { return Ok(()) };
+        let Some(clock) = clock else { return Ok(false) };
         clock.set(by)?;
         sleep(WHILE * 2).await;
-        clock.correct()
+        clock.correct()?;
+        Ok(true)
     }
 
     /// Says how much larger than its ledger any file of a worker may get.
@@ -312,6 +347,8 @@ async fn set_up<DB: Dialect>(pool: &Pool<DB>) -> Result<()> {
         "CREATE TABLE business (producer BIGINT NOT NULL, number BIGINT NOT NULL, \
          queue BIGINT NOT NULL, key_number BIGINT NOT NULL, script BIGINT NOT NULL, \
          message_id BIGINT NOT NULL, PRIMARY KEY (producer, number))",
+        "CREATE TABLE setbacks (part BIGINT, epoch_before BIGINT, epoch_after BIGINT, \
+         cursor_before BIGINT, cursor_after BIGINT)",
         "CREATE TABLE accounts (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL)",
         "INSERT INTO accounts VALUES (1, 0), (2, 0)",
     ] {

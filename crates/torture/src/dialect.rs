@@ -11,10 +11,23 @@ use sqlx::{AssertSqlSafe, Pool, Row as _};
 /// How long everybody waits for SQLite's write lock.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Whether a pool asks a connection whether it works before it hands it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ping {
+    /// As sqlx does unless told otherwise.
+    AtCheckout,
+    /// A connection that broke meanwhile is found out the hard way.
+    Never,
+}
+
 /// A database as the bed sees it. Every column it reads is a number.
 pub(crate) trait Dialect: Backend {
     /// A pool as an application would set it up.
-    fn pool(url: &str, connections: u32) -> impl Future<Output = sqlx::Result<Pool<Self>>> + Send;
+    fn pool(
+        url: &str,
+        connections: u32,
+        ping: Ping,
+    ) -> impl Future<Output = sqlx::Result<Pool<Self>>> + Send;
 
     /// Runs statements.
     fn run(
@@ -42,10 +55,15 @@ pub(crate) trait Dialect: Backend {
     const COMMIT: &'static [u8] = b"COMMIT";
     /// How many others are connected to this database.
     const OTHERS: &'static str;
+    /// Writes into `setbacks` whenever an epoch or a cursor goes back.
+    const SETBACKS: &'static str;
     /// The tables that are empty once everything is settled and swept.
     const PASSING: &'static [&'static str];
     /// Says how soon a session looks for deadlocks.
     const DEADLOCKS_SOON: &'static str = "SELECT 1";
+    /// What an announced message may take in a quiet database, in milliseconds. Less than it takes until
+    /// somebody looks by himself, where commits can be made slow enough to tell the two apart.
+    const AT_ONCE: i64 = 100;
     /// Prepares commits that take their time, where that can be had.
     const SLOW_COMMITS: &'static str = "SELECT 1";
     /// Makes the commit of its transaction one of them.
@@ -82,11 +100,10 @@ macro_rules! dialect {
     };
 }
 
-/// Without a ping at each checkout: a connection that broke meanwhile is found out the hard way.
-fn options<DB: sqlx::Database>(connections: u32) -> PoolOptions<DB> {
+fn options<DB: sqlx::Database>(connections: u32, ping: Ping) -> PoolOptions<DB> {
     PoolOptions::new()
         .max_connections(connections)
-        .test_before_acquire(false)
+        .test_before_acquire(ping == Ping::AtCheckout)
         .acquire_timeout(Duration::from_secs(5))
 }
 
@@ -94,6 +111,13 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
     const NUMBERED: &'static str = "BIGINT GENERATED ALWAYS AS IDENTITY";
     const LONG: &'static str = "BIGINT";
     const COMMIT: &'static [u8] = b"COMMIT\0";
+    const AT_ONCE: i64 = 30;
+    const SETBACKS: &'static str = "CREATE FUNCTION setback() RETURNS trigger LANGUAGE plpgsql AS \
+        'BEGIN INSERT INTO setbacks VALUES (OLD.partition_id, OLD.epoch, NEW.epoch, \
+        OLD.processed_seq, NEW.processed_seq); RETURN NULL; END'; \
+        CREATE TRIGGER setback AFTER UPDATE ON outbox_processors FOR EACH ROW \
+        WHEN (NEW.epoch < OLD.epoch OR NEW.processed_seq < OLD.processed_seq) \
+        EXECUTE FUNCTION setback()";
     const NOW: &'static str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
     const OTHERS: &'static str = "SELECT COUNT(*) FROM pg_stat_activity \
         WHERE datname = current_database() AND pid <> pg_backend_pid() \
@@ -109,8 +133,8 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
     const HELD: &'static str =
         "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT COUNT(*) FROM effects";
 
-    async fn pool(url: &str, connections: u32) -> sqlx::Result<Pool<Self>> {
-        options(connections).connect_lazy(url)
+    async fn pool(url: &str, connections: u32, ping: Ping) -> sqlx::Result<Pool<Self>> {
+        options(connections, ping).connect_lazy(url)
     }
 });
 
@@ -118,6 +142,10 @@ dialect!(sqlx::MySql, sqlx::MySqlConnection, {
     const NUMBERED: &'static str = "BIGINT NOT NULL AUTO_INCREMENT, PRIMARY KEY (place)";
     const LONG: &'static str = "SIGNED";
     const COMMIT: &'static [u8] = b"\x03COMMIT";
+    const SETBACKS: &'static str = "CREATE TRIGGER setback AFTER UPDATE ON outbox_processors \
+        FOR EACH ROW INSERT INTO setbacks SELECT OLD.partition_id, OLD.epoch, NEW.epoch, \
+        OLD.processed_seq, NEW.processed_seq FROM DUAL \
+        WHERE NEW.epoch < OLD.epoch OR NEW.processed_seq < OLD.processed_seq";
     const NOW: &'static str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', \
                                UTC_TIMESTAMP(3)) DIV 1000)";
     const OTHERS: &'static str = "SELECT COUNT(*) FROM information_schema.processlist \
@@ -126,8 +154,8 @@ dialect!(sqlx::MySql, sqlx::MySqlConnection, {
     const HELD: &'static str =
         "START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT COUNT(*) FROM effects";
 
-    async fn pool(url: &str, connections: u32) -> sqlx::Result<Pool<Self>> {
-        options(connections).connect_lazy(url)
+    async fn pool(url: &str, connections: u32, ping: Ping) -> sqlx::Result<Pool<Self>> {
+        options(connections, ping).connect_lazy(url)
     }
 });
 
@@ -137,16 +165,21 @@ dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
     const NUMBERED: &'static str = "INTEGER PRIMARY KEY";
     const LONG: &'static str = "BIGINT";
     const NOW: &'static str = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
-    const OTHERS: &'static str = "SELECT 0";
+    // Whether anybody still reads or writes: then the log cannot be cut off.
+    const OTHERS: &'static str = "PRAGMA wal_checkpoint(TRUNCATE)";
+    const SETBACKS: &'static str = "CREATE TRIGGER setback AFTER UPDATE ON outbox_processors \
+        WHEN NEW.epoch < OLD.epoch OR NEW.processed_seq < OLD.processed_seq \
+        BEGIN INSERT INTO setbacks VALUES (OLD.partition_id, OLD.epoch, NEW.epoch, \
+        OLD.processed_seq, NEW.processed_seq); END";
     const PASSING: &'static [&'static str] = &["outbox_messages"];
     // It reads, and so keeps the log from being cut off.
     const HELD: &'static str = "BEGIN; SELECT COUNT(*) FROM effects";
 
-    async fn pool(url: &str, connections: u32) -> sqlx::Result<Pool<Self>> {
+    async fn pool(url: &str, connections: u32, ping: Ping) -> sqlx::Result<Pool<Self>> {
         let file = url.parse::<sqlx::sqlite::SqliteConnectOptions>()?;
         let file = file
             .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
             .busy_timeout(PATIENCE);
-        Ok(options(connections).connect_lazy_with(file))
+        Ok(options(connections, ping).connect_lazy_with(file))
     }
 });

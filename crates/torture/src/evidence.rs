@@ -4,11 +4,12 @@
 use anyhow::Result;
 use sqlx::Pool;
 
-use crate::bed::Bed;
+use crate::bed::{Bed, SESSIONS};
 use crate::dialect::Dialect;
 use crate::faults::Made;
 use crate::ledger::{self, Delivery, now};
 use crate::script::{Queue, Script};
+use crate::seat;
 
 /// How far it was at some moment.
 #[derive(Debug, Clone)]
@@ -44,6 +45,7 @@ pub(crate) struct Effect {
     pub(crate) partition: i64,
     pub(crate) seq: i64,
     pub(crate) epoch: i64,
+    pub(crate) attempts: i64,
     pub(crate) producer: i64,
     pub(crate) number: i64,
     pub(crate) at: i64,
@@ -76,14 +78,19 @@ pub(crate) struct Evidence {
     pub(crate) partitions: Vec<Partition>,
     pub(crate) faults: Vec<Made>,
     pub(crate) looks: Vec<Look>,
-    /// What the producers said: errors.
+    /// What the producers said: what was committed, and errors.
     pub(crate) said: Vec<String>,
+    /// When the faults of the plan were over, and until when everybody was left alone then.
+    pub(crate) spared: (i64, i64),
     /// When the last fault was over.
     pub(crate) healed: i64,
     /// Since when nobody had a reason to change hands, and until when.
     pub(crate) calm: (i64, i64),
-    /// How long announced messages took in the end, in milliseconds, sorted.
+    /// How long announced messages took in the end, in milliseconds, sorted; and how long they may.
     pub(crate) waits: Vec<i64>,
+    pub(crate) at_once: i64,
+    /// Epochs and cursors that went back.
+    pub(crate) setbacks: Vec<String>,
     /// What never came to its end.
     pub(crate) stuck: Vec<String>,
     /// What should have gone and has not.
@@ -161,13 +168,24 @@ pub(crate) async fn left_behind<DB: Dialect>(pool: &Pool<DB>) -> Result<Vec<Stri
     Ok(left)
 }
 
-/// What is still there when all processes have stopped.
-async fn left_over<DB: Dialect>(bed: &Bed<DB>) -> Result<Vec<String>> {
+/// More sessions than all processes together may have, while they run.
+pub(crate) async fn too_many_sessions<DB: Dialect>(bed: &Bed<DB>) -> Result<Option<String>> {
+    if !DB::CONCURRENT {
+        return Ok(None);
+    }
+    let sessions = number(&bed.strangers, DB::OTHERS.to_owned()).await?;
+    let most = i64::from(SESSIONS);
+    Ok((sessions > most).then(|| format!("{sessions} sessions of {most} at most")))
+}
+
+/// What is still there when all processes have stopped, those that lived since then in order.
+async fn left_over<DB: Dialect>(bed: &Bed<DB>, since: i64) -> Result<Vec<String>> {
     let mut left = left_behind(&bed.strangers).await?;
-    // A process that was killed is forgotten when nobody can take it for alive any more.
+    // One that was killed is forgotten when nobody can take it for alive any more.
     let forgotten = format!(
-        "SELECT COUNT(*) FROM outbox_processes WHERE seen_at < {} - 120000",
-        DB::NOW
+        "SELECT COUNT(*) FROM outbox_processes WHERE seen_at > {} - {}",
+        DB::NOW,
+        now() - since
     );
     for (what, sql) in [
         (
@@ -182,7 +200,7 @@ async fn left_over<DB: Dialect>(bed: &Bed<DB>) -> Result<Vec<String>> {
         }
     }
     bed.strangers.close().await;
-    bed.cut_wires();
+    bed.restore_wires();
     let mut connection = bed.connect().await?;
     // A server takes a moment to notice that a connection has closed.
     let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
@@ -201,12 +219,19 @@ async fn left_over<DB: Dialect>(bed: &Bed<DB>) -> Result<Vec<String>> {
 }
 
 /// Everything, when all processes have stopped.
-pub(crate) async fn gather<DB: Dialect>(bed: &Bed<DB>) -> Result<Evidence> {
+pub(crate) async fn gather<DB: Dialect>(bed: &Bed<DB>, since: i64) -> Result<Evidence> {
     let pool = &bed.strangers;
     let mut evidence = Evidence {
         partitions: partitions(pool).await?,
+        at_once: DB::AT_ONCE,
         ..Evidence::default()
     };
+    let sql = "SELECT part, epoch_before, epoch_after, cursor_before, cursor_after FROM setbacks";
+    for [partition, epoch, next_epoch, cursor, next_cursor] in rows(pool, sql.to_owned()).await? {
+        evidence.setbacks.push(format!(
+            "partition {partition}: from {cursor} under {epoch} to {next_cursor} under {next_epoch}"
+        ));
+    }
     let sql = "SELECT producer, number, queue, key_number, script, message_id FROM business";
     for [producer, number, queue, key, script, id] in rows(pool, sql.to_owned()).await? {
         if let (Some(queue), Some(script)) = (Queue::of(queue), Script::of(script)) {
@@ -220,13 +245,16 @@ pub(crate) async fn gather<DB: Dialect>(bed: &Bed<DB>) -> Result<Evidence> {
             });
         }
     }
-    let sql = "SELECT part, seq, epoch, producer, number, made_at FROM effects \
+    let sql = "SELECT part, seq, epoch, attempts, producer, number, made_at FROM effects \
                ORDER BY place";
-    for [partition, seq, epoch, producer, number, at] in rows(pool, sql.to_owned()).await? {
+    for [partition, seq, epoch, attempts, producer, number, at] in
+        rows(pool, sql.to_owned()).await?
+    {
         evidence.effects.push(Effect {
             partition,
             seq,
             epoch,
+            attempts,
             producer,
             number,
             at,
@@ -254,14 +282,16 @@ pub(crate) async fn gather<DB: Dialect>(bed: &Bed<DB>) -> Result<Evidence> {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        if name.starts_with("ledger-") {
-            evidence.deliveries.append(&mut ledger::read(&path)?);
+        if let Some(worker) = seat::worker_of(name) {
+            evidence
+                .deliveries
+                .append(&mut ledger::read(&path, worker)?);
         }
     }
     // In one millisecond a partition goes forward.
     evidence
         .deliveries
         .sort_by_key(|delivery| (delivery.start, delivery.seq));
-    evidence.left = left_over(bed).await?;
+    evidence.left = left_over(bed, since).await?;
     Ok(evidence)
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use futures_util::future::try_join_all;
-use testbed::{After, Fault as WireFault};
+use futures_util::future::{join_all, try_join_all};
+use testbed::{After, Fault as WireFault, PrivateServer, Wire};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::bed::Bed;
 use crate::dialect::Dialect;
 use crate::ledger::now;
-use crate::plan::{Fault, Planned};
+use crate::plan::{Fault, Planned, Reach};
 use crate::producer::{LATE, Placed, Undone, write};
 use crate::script::{Order, Queue, Script};
 use crate::worker::LEASE;
@@ -26,12 +26,34 @@ pub(crate) const WHILE: Duration = Duration::from_millis(1_500);
 /// What a ledger may grow by while the disk is full.
 const LEDGER_ROOM: u64 = 256 << 10;
 
-/// A fault that was made: what, when, and until when.
+/// How many connections a crowd asks for at once.
+const SHOVE: usize = 16;
+
+/// A fault that was made: what, to which worker, when, until when, and whether it found anything to
+/// break: the request that a trap waited for may not have come.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Made {
     pub(crate) fault: Fault,
+    pub(crate) worker: usize,
     pub(crate) from: i64,
     pub(crate) to: i64,
+    pub(crate) hit: bool,
+}
+
+impl Made {
+    /// Whether it may have disturbed what this worker did.
+    pub(crate) fn disturbs(&self, worker: usize) -> bool {
+        match self.fault.reach() {
+            Reach::Worker => self.worker == worker,
+            Reach::All | Reach::Server => true,
+            Reach::Producer | Reach::Nobody => false,
+        }
+    }
+
+    /// Whether it may have taken the server away from a producer.
+    pub(crate) fn disturbs_producers(&self) -> bool {
+        matches!(self.fault.reach(), Reach::Producer | Reach::Server)
+    }
 }
 
 /// Makes the planned faults one after the other. Those that last go on beside the next.
@@ -48,13 +70,15 @@ pub(crate) async fn make_all<DB: Dialect>(
         bed.say(format!("{}", planned.fault));
         let make = async move {
             let from = now();
-            make(&bed, planned)
+            let hit = make(&bed, planned)
                 .await
                 .with_context(|| format!("{}", planned.fault))?;
             anyhow::Ok(Made {
                 fault: planned.fault,
+                worker: planned.worker,
                 from,
                 to: now(),
+                hit,
             })
         };
         lasting.spawn(make);
@@ -69,32 +93,49 @@ pub(crate) async fn make_all<DB: Dialect>(
     Ok(made)
 }
 
-async fn make<DB: Dialect>(bed: &Bed<DB>, planned: Planned) -> Result<()> {
+/// Makes one, and undoes it. Whether it found anything to break.
+async fn make<DB: Dialect>(bed: &Bed<DB>, planned: Planned) -> Result<bool> {
     match planned.fault {
-        Fault::KillWorker => bed.worker(planned.worker).await.replace().await,
-        Fault::Restart => bed.restart(planned.worker).await,
+        Fault::KillWorker => {
+            bed.worker(planned.worker).await.replace().await?;
+            Ok(true)
+        }
+        Fault::Restart => {
+            bed.restart(planned.worker).await?;
+            Ok(true)
+        }
         Fault::Freeze => {
             let worker = bed.worker(planned.worker).await;
             worker.freeze();
             sleep(LEASE.duration + Duration::from_millis(700)).await;
             worker.thaw();
-            Ok(())
+            Ok(true)
         }
         Fault::KillBeforeRequest(n) => {
             bed.kill_at(planned.worker, n, WireFault::BeforeRequest)
                 .await
         }
         Fault::KillAfterRequest(n) => bed.kill_at(planned.worker, n, WireFault::LostReply).await,
-        Fault::KillServer => bed.kill_server().await,
+        Fault::KillServer => Ok(bed.end_server(PrivateServer::kill).await),
+        Fault::StopServer => Ok(bed.end_server(PrivateServer::stop).await),
         Fault::Cut
+        | Fault::Reset
         | Fault::HalfClose
         | Fault::CutAfterBytes(_)
         | Fault::Blackhole
         | Fault::Delay
         | Fault::LoseCommit
-        | Fault::LoseReply(_) => {
-            disturb(bed, planned).await;
-            Ok(())
+        | Fault::LoseReply(_) => Ok(match bed.wire(planned.worker) {
+            Some(wire) => disturb::<DB>(wire, planned.fault).await,
+            None => false,
+        }),
+        Fault::ResetProducer => {
+            bed.producers_wire(planned.worker).reset();
+            Ok(true)
+        }
+        Fault::LoseProducersCommit => {
+            let wire = bed.producers_wire(planned.worker);
+            Ok(disturb::<DB>(wire, Fault::LoseCommit).await)
         }
         Fault::LateCommit => late_commit(bed).await,
         Fault::HeldSnapshot => held_snapshot(bed).await,
@@ -110,13 +151,11 @@ async fn make<DB: Dialect>(bed: &Bed<DB>, planned: Planned) -> Result<()> {
     }
 }
 
-/// Does something to the wire of a worker.
-async fn disturb<DB: Dialect>(bed: &Bed<DB>, planned: Planned) {
-    let Some(wire) = bed.wire(planned.worker) else {
-        return;
-    };
-    match planned.fault {
+/// Does something to a wire. Whether that was any use.
+async fn disturb<DB: Dialect>(wire: &Wire, fault: Fault) -> bool {
+    match fault {
         Fault::Cut => wire.cut(),
+        Fault::Reset => wire.reset(),
         Fault::HalfClose => wire.half_close(),
         Fault::CutAfterBytes(bytes) => wire.cut_after(bytes),
         Fault::Blackhole => {
@@ -131,26 +170,34 @@ async fn disturb<DB: Dialect>(bed: &Bed<DB>, planned: Planned) {
         }
         Fault::LoseCommit => {
             wire.fail_on(DB::COMMIT, WireFault::LostReply, After::Cut);
-            let _ = timeout(TRAP, wire.wait_tripped()).await;
+            return sprung(wire).await;
         }
         Fault::LoseReply(n) => {
             wire.fail_at(n, WireFault::LostReply, After::Cut);
-            let _ = timeout(TRAP, wire.wait_tripped()).await;
+            return sprung(wire).await;
         }
-        _ => {}
+        _ => return false,
     }
+    true
+}
+
+/// Waits for a trap, and takes it away: nobody else shall run into it later. Whether it sprang.
+pub(crate) async fn sprung(wire: &Wire) -> bool {
+    let _ = timeout(TRAP, wire.wait_tripped()).await;
+    wire.disarm()
 }
 
 /// Strangers are as much disturbed by the other faults as anybody: what they cannot do is not done.
-async fn unless_away(work: impl Future<Output = Result<(), Undone>>) -> Result<()> {
-    if let Err(error) = work.await {
+async fn unless_away(work: impl Future<Output = Result<(), Undone>>) -> Result<bool> {
+    let done = work.await;
+    if let Err(error) = &done {
         tracing::info!(?error, "a stranger gave up");
     }
-    Ok(())
+    Ok(done.is_ok())
 }
 
 /// A producer that enqueues and stays, while others enqueue and commit.
-async fn late_commit<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+async fn late_commit<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     let late = bed.next_late();
     unless_away(async {
         let mut transaction = bed.strangers.begin_with(DB::BEGIN_WRITING).await?;
@@ -177,7 +224,7 @@ async fn late_commit<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
     .await
 }
 
-async fn held_snapshot<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+async fn held_snapshot<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     unless_away(async {
         let mut connection = bed.strangers.acquire().await?;
         connection.close_on_drop();
@@ -189,7 +236,7 @@ async fn held_snapshot<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
 }
 
 /// What a clock that was set does to the leases that are held.
-async fn leases<DB: Dialect>(bed: &Bed<DB>, until: &str) -> Result<()> {
+async fn leases<DB: Dialect>(bed: &Bed<DB>, until: &str) -> Result<bool> {
     let edit =
         format!("UPDATE outbox_processors SET lease_until = {until} WHERE holder IS NOT NULL");
     unless_away(async {
@@ -200,7 +247,7 @@ async fn leases<DB: Dialect>(bed: &Bed<DB>, until: &str) -> Result<()> {
 }
 
 /// Somebody looks at the outbox's tables with locks, as a person at a console may.
-async fn rows_locked<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+async fn rows_locked<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     unless_away(async {
         let mut transaction = bed.strangers.begin_with(DB::BEGIN_WRITING).await?;
         for table in ["outbox_partitions", "outbox_processors"] {
@@ -213,49 +260,56 @@ async fn rows_locked<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
     .await
 }
 
-/// Strangers who lock the same two rows in two orders.
-async fn deadlocks<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+/// Strangers who lock the same two rows in two orders; some handlers want them too. Whether anybody lost.
+async fn deadlocks<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     let until = Instant::now() + WHILE;
     let fights = [[1, 2], [2, 1], [1, 2]].map(|rows| fight(bed, rows, until));
-    try_join_all(fights).await.map(drop)
+    let lost = try_join_all(fights).await?;
+    Ok(lost.contains(&true))
 }
 
-async fn fight<DB: Dialect>(bed: &Bed<DB>, rows: [u8; 2], until: Instant) -> Result<()> {
+async fn fight<DB: Dialect>(bed: &Bed<DB>, rows: [i64; 2], until: Instant) -> Result<bool> {
+    let mut lost = false;
     while Instant::now() < until {
-        unless_away(async {
+        lost |= !unless_away(async {
             let mut connection = bed.strangers.acquire().await?;
             connection.close_on_drop();
             DB::run(&mut connection, DB::DEADLOCKS_SOON.to_owned()).await?;
             DB::run(&mut connection, "BEGIN".to_owned()).await?;
             for row in rows {
-                let update = format!("UPDATE accounts SET balance = balance + 1 WHERE id = {row}");
-                DB::run(&mut connection, update).await?;
+                DB::run(&mut connection, booking(row)).await?;
             }
             Ok(DB::run(&mut connection, "COMMIT".to_owned()).await?)
         })
         .await?;
     }
-    Ok(())
+    Ok(lost)
 }
 
-/// Takes every connection that the server gives.
-async fn crowd<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+/// What strangers and handlers fight over.
+pub(crate) fn booking(account: i64) -> String {
+    format!("UPDATE accounts SET balance = balance + 1 WHERE id = {account}")
+}
+
+/// Takes every connection that the server gives. Whether none was left.
+async fn crowd<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     let mut crowd = Vec::new();
+    let mut full = false;
     let taking = async {
-        while crowd.len() < 400
-            && let Ok(connection) = bed.connect().await
-        {
-            crowd.push(connection);
+        while crowd.len() < 400 && !full {
+            let shove = join_all((0..SHOVE).map(|_| bed.connect())).await;
+            full = shove.iter().any(Result::is_err);
+            crowd.extend(shove.into_iter().flatten());
         }
     };
-    let _ = timeout(WHILE, taking).await;
+    let _ = timeout(WHILE * 2, taking).await;
     sleep(WHILE / 2).await;
     drop(crowd);
-    Ok(())
+    Ok(full)
 }
 
 /// Holds SQLite's write lock, well within everybody's patience.
-async fn busy<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+async fn busy<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     unless_away(async {
         let mut transaction = bed.strangers.begin_with(DB::BEGIN_WRITING).await?;
         DB::run(
@@ -270,9 +324,9 @@ async fn busy<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
 }
 
 /// No process of the bed can write beyond what its ledger needs.
-async fn disk_full<DB: Dialect>(bed: &Bed<DB>) -> Result<()> {
+async fn disk_full<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     bed.limit_files(Some(LEDGER_ROOM)).await;
     sleep(WHILE).await;
     bed.limit_files(None).await;
-    Ok(())
+    Ok(true)
 }

@@ -4,12 +4,17 @@ use std::collections::HashSet;
 
 use crate::evidence::{Evidence, Look};
 use crate::faults::Made;
+use crate::producer::{Complaint, Kind};
 
 /// What can be said of a run.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) messages: usize,
+    /// Those that found something to break.
+    pub(crate) faults: usize,
     pub(crate) deliveries: usize,
+    /// Of them, to leased handlers.
+    pub(crate) leased: usize,
     /// Of leased messages, beyond the first of each.
     pub(crate) redeliveries: usize,
     pub(crate) dead_letters: usize,
@@ -24,7 +29,7 @@ pub(crate) struct Figures {
 }
 
 /// Since when, and until when, a partition had work and did not move, going by the looks.
-fn stalls(looks: &[Look]) -> Vec<Vec<(i64, i64)>> {
+pub(crate) fn stalls(looks: &[Look]) -> Vec<Vec<(i64, i64)>> {
     let partitions = looks.first().map_or(0, |look| look.partitions.len());
     (0..partitions)
         .map(|place| {
@@ -62,9 +67,12 @@ pub(crate) fn figures(evidence: &Evidence) -> Figures {
     let longest = stalls.iter().flatten().map(|(from, to)| to - from).max();
     let leased = evidence.deliveries.iter().map(|delivery| delivery.id);
     let distinct: HashSet<i64> = leased.collect();
-    let away = evidence.said.iter().filter(|line| line.contains(" away "));
+    let away = |line: &&String| Complaint::read(line).is_some_and(|one| one.kind != Kind::Hurt);
+    let away = evidence.said.iter().filter(away);
     Figures {
         messages: evidence.committed.len(),
+        faults: evidence.faults.iter().filter(|made| made.hit).count(),
+        leased: evidence.deliveries.len(),
         deliveries: evidence.deliveries.len() + evidence.effects.len(),
         redeliveries: evidence.deliveries.len() - distinct.len(),
         dead_letters: evidence.dead.len(),

@@ -21,6 +21,8 @@ pub(crate) fn now() -> i64 {
 /// A delivery, as its handler saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivery {
+    /// Who handled it.
+    pub(crate) worker: usize,
     pub(crate) partition: i64,
     pub(crate) seq: i64,
     pub(crate) id: i64,
@@ -89,8 +91,8 @@ impl Ledger {
     }
 }
 
-/// What is in a file; a line that was cut off says nothing.
-pub(crate) fn read(path: &Path) -> Result<Vec<Delivery>> {
+/// What is in the file of a worker; a line that was cut off says nothing.
+pub(crate) fn read(path: &Path, worker: usize) -> Result<Vec<Delivery>> {
     let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
     let (mut file, mut line) = (BufReader::new(file), Vec::new());
     let mut deliveries = Vec::new();
@@ -103,6 +105,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Delivery>> {
             ("S", &[partition, seq, id, epoch, attempts, producer, number, start]) => {
                 open.insert((partition, seq, epoch, attempts), deliveries.len());
                 deliveries.push(Delivery {
+                    worker,
                     partition,
                     seq,
                     id,
@@ -139,7 +142,7 @@ mod tests {
         let path = folder.path().join("ledger");
         let text = "S 1 7 70 2 0 3 4 1000\nE 1 7 2 0 1 1001\nS 1 8 71 2 0 3 5 1002\nE 1 8 2 0 1 10";
         std::fs::write(&path, text).unwrap();
-        let deliveries = read(&path).unwrap();
+        let deliveries = read(&path, 0).unwrap();
         let ends: Vec<_> = deliveries.iter().map(|delivery| delivery.end).collect();
         assert_eq!(ends, [Some((1001, true)), None]);
         assert_eq!(deliveries[1].order, Some((3, 5)));

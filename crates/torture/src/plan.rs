@@ -25,10 +25,14 @@ pub(crate) enum Fault {
     Freeze,
     /// An orderly stop, and a new process.
     Restart,
-    /// The server is killed and started again.
+    /// `kill -9` of the server, which is started again.
     KillServer,
-    /// All connections of a worker break.
+    /// The server is shut down in a hurry, and started again.
+    StopServer,
+    /// All connections of a worker are closed.
     Cut,
+    /// All connections of a worker are reset.
+    Reset,
     /// All connections of a worker break in one direction.
     HalfClose,
     /// A worker's connections break in the middle of what they carry.
@@ -41,6 +45,10 @@ pub(crate) enum Fault {
     LoseCommit,
     /// The nth request is carried out, and its reply is lost.
     LoseReply(u64),
+    /// All connections of a producer are reset.
+    ResetProducer,
+    /// A producer's COMMIT is carried out, and its reply is lost.
+    LoseProducersCommit,
     /// A producer that enqueues first and commits last.
     LateCommit,
     /// A transaction that only reads, and stays.
@@ -55,7 +63,7 @@ pub(crate) enum Fault {
     WorkerBehind,
     /// A stranger locks every row that the outbox works with.
     RowsLocked,
-    /// Strangers deadlock each other.
+    /// Strangers deadlock each other, and handlers that want the same rows.
     Deadlocks,
     /// Every connection that the server has is taken.
     Crowd,
@@ -74,13 +82,17 @@ impl fmt::Display for Fault {
             Self::Freeze => "worker frozen past its lease",
             Self::Restart => "worker restarted",
             Self::KillServer => "server killed",
+            Self::StopServer => "server shut down",
             Self::Cut => "connections cut",
+            Self::Reset => "connections reset",
             Self::HalfClose => "connections half closed",
             Self::CutAfterBytes(_) => "connections cut in the middle",
             Self::Blackhole => "network silent",
             Self::Delay => "network slow",
             Self::LoseCommit => "commit's reply lost",
             Self::LoseReply(_) => "a reply lost",
+            Self::ResetProducer => "producer's connections reset",
+            Self::LoseProducersCommit => "producer's commit's reply lost",
             Self::LateCommit => "late commit",
             Self::HeldSnapshot => "forgotten transaction",
             Self::LeasesExpire => "clock ahead",
@@ -88,11 +100,57 @@ impl fmt::Display for Fault {
             Self::WorkerAhead => "worker's clock ahead",
             Self::WorkerBehind => "worker's clock behind",
             Self::RowsLocked => "rows locked by a stranger",
-            Self::Deadlocks => "deadlocks beside us",
+            Self::Deadlocks => "deadlocks",
             Self::Crowd => "no connection left",
             Self::Busy => "write lock held",
             Self::DiskFull => "disk full",
         })
+    }
+}
+
+/// Whom a fault disturbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The worker that was drawn.
+    Worker,
+    /// A producer.
+    Producer,
+    /// All who work with the outbox.
+    All,
+    /// The server, and so all, and the producers.
+    Server,
+    /// Nobody, if all is well.
+    Nobody,
+}
+
+impl Fault {
+    pub(crate) const fn reach(self) -> Reach {
+        match self {
+            Self::KillWorker
+            | Self::KillBeforeRequest(_)
+            | Self::KillAfterRequest(_)
+            | Self::Freeze
+            | Self::Restart
+            | Self::Cut
+            | Self::Reset
+            | Self::HalfClose
+            | Self::CutAfterBytes(_)
+            | Self::Blackhole
+            | Self::Delay
+            | Self::LoseCommit
+            | Self::LoseReply(_)
+            | Self::WorkerAhead
+            | Self::WorkerBehind => Reach::Worker,
+            Self::ResetProducer | Self::LoseProducersCommit => Reach::Producer,
+            Self::KillServer | Self::StopServer | Self::Crowd => Reach::Server,
+            Self::LeasesExpire
+            | Self::LeasesLast
+            | Self::RowsLocked
+            | Self::Deadlocks
+            | Self::Busy
+            | Self::DiskFull => Reach::All,
+            Self::LateCommit | Self::HeldSnapshot => Reach::Nobody,
+        }
     }
 }
 
@@ -103,6 +161,17 @@ pub(crate) struct Planned {
     pub(crate) fault: Fault,
     /// Whom it befalls, if it befalls a worker.
     pub(crate) worker: usize,
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.as_secs_f64();
+        write!(f, "{at:>7.1} s  {:?}", self.fault)?;
+        if self.fault.reach() == Reach::Worker {
+            write!(f, " of worker {}", self.worker)?;
+        }
+        Ok(())
+    }
 }
 
 /// The faults that this database knows, the frequent ones more than once.
@@ -134,13 +203,17 @@ fn known(server: Server, random: &mut ChaCha8Rng) -> Vec<Fault> {
             Fault::LoseCommit,
             Fault::CutAfterBytes(n() * 97),
             Fault::Cut,
+            Fault::Reset,
             Fault::HalfClose,
+            Fault::ResetProducer,
+            Fault::LoseProducersCommit,
             Fault::Blackhole,
             Fault::Delay,
             Fault::Deadlocks,
             Fault::RowsLocked,
             Fault::Crowd,
             Fault::KillServer,
+            Fault::StopServer,
         ]);
     }
     faults

@@ -33,6 +33,9 @@ pub(crate) struct Role {
     pub(crate) ledger: Option<PathBuf>,
     #[arg(long)]
     pub(crate) connections: u32,
+    /// A worker takes batches instead of one message after the other.
+    #[arg(long)]
+    pub(crate) batches: bool,
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
 }
@@ -64,6 +67,7 @@ impl Role {
         ];
         let ledger = self.ledger.as_ref();
         arguments.extend(ledger.map(|ledger| format!("--ledger={}", ledger.display())));
+        arguments.extend(self.batches.then(|| "--batches".to_owned()));
         arguments.extend(self.producer.map(|number| format!("--producer={number}")));
         arguments
     }

@@ -11,7 +11,7 @@ use sqlx::Pool;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::watch;
 
-use crate::dialect::{Dialect, PATIENCE};
+use crate::dialect::{Dialect, PATIENCE, Ping};
 use crate::ledger::now;
 use crate::processes::{Mood, Role};
 use crate::script::{Order, Queue, Script};
@@ -28,9 +28,12 @@ pub(crate) const PROBE: i64 = 1_001;
 pub(crate) const OPEN: i64 = 1_002;
 /// The most messages of one transaction.
 const MOST: u32 = 4;
+/// The type of every message, and the header that says which one it is.
+pub(crate) const KIND: &str = "torture";
+pub(crate) const LABEL: &str = "order";
 
 pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
-    let pool = DB::pool(url, role.connections).await?;
+    let pool = DB::pool(url, role.connections, Ping::AtCheckout).await?;
     let first = role.producer.unwrap_or(0) * TASKS;
     let handle = started(async || producing(builder(pool.clone())).start().await).await?;
     let (teller, mood) = watch::channel(Mood::Wild);
@@ -61,6 +64,59 @@ pub(crate) fn producing<DB: Dialect>(builder: OutboxBuilder<DB>) -> OutboxBuilde
         let queue = builder.queue(queue.name(), Queue::PARTITIONS);
         queue.produce_only()
     })
+}
+
+/// The words a producer's lines begin with.
+const DONE: &str = "done";
+const ERROR: &str = "error";
+
+/// What a producer complains of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The file was locked for longer than the producer was ready to wait.
+    Busy,
+    /// The server was away, or gave no connection.
+    Away,
+    /// Anything else: it should not have happened.
+    Hurt,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Busy, Self::Away, Self::Hurt];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Away => "away",
+            Self::Hurt => "hurt",
+        }
+    }
+}
+
+/// A line in which a producer says what happened to it, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Complaint {
+    pub(crate) at: i64,
+    pub(crate) kind: Kind,
+}
+
+impl Complaint {
+    pub(crate) fn read(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let at = words.next().filter(|word| *word == ERROR);
+        let at = at.and(words.next())?.parse().ok()?;
+        let word = words.next()?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word)?;
+        Some(Self { at, kind })
+    }
+}
+
+/// The messages of a transaction that was committed, as a producer's line says: whose, and from which
+/// number to which.
+pub(crate) fn committed(line: &str) -> Option<(i64, std::ops::RangeInclusive<i64>)> {
+    let numbers = line.strip_prefix(DONE)?.trim_start();
+    let mut numbers = numbers.split(' ').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??..=numbers.next()??))
 }
 
 struct Producer<DB: Dialect> {
@@ -96,18 +152,25 @@ impl<DB: Dialect> Producer<DB> {
     async fn run(mut self) {
         while self.may_trade().await {
             let pause = Duration::from_millis(self.random.random_range(0..12));
-            let began = Instant::now();
-            match self.trade().await {
-                Ok(()) | Err(Undone::OnPurpose) => tokio::time::sleep(pause).await,
+            let (began, first) = (Instant::now(), self.next + 1);
+            let done = self.trade().await;
+            match done {
+                Ok(()) => println!("{DONE} {} {first} {}", self.number, self.next),
+                Err(Undone::OnPurpose) => {}
                 Err(Undone::Failed(error)) => {
                     // Whether we may be blamed is for the verdict.
-                    let away =
-                        is_lost_contact(&error) || is_out_of_patience(&error, began.elapsed());
-                    let kind = if away { "away" } else { "hurt" };
-                    println!("error {} {kind} {error}", now());
+                    let kind = if is_out_of_patience(&error, began.elapsed()) {
+                        Kind::Busy
+                    } else if is_lost_contact(&error) {
+                        Kind::Away
+                    } else {
+                        Kind::Hurt
+                    };
+                    println!("{ERROR} {} {} {error}", now(), kind.word());
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -205,14 +268,15 @@ impl Placed {
     }
 
     fn message(&self) -> EnqueueMessage {
-        let (payload, kind) = (self.order.payload(), "torture");
-        match self.partition {
-            Some(partition) => EnqueueMessage::to(partition, payload, kind),
+        let payload = self.order.payload();
+        let message = match self.partition {
+            Some(partition) => EnqueueMessage::to(partition, payload, KIND),
             None => {
                 let key = format!("{}-{}", self.order.producer, self.key);
-                EnqueueMessage::keyed(key, payload, kind)
+                EnqueueMessage::keyed(key, payload, KIND)
             }
-        }
+        };
+        message.header(LABEL, self.order.to_string())
     }
 }
 

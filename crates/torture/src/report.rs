@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
@@ -13,6 +14,16 @@ use crate::faults::Made;
 use crate::plan::Planned;
 use crate::verdict::{Invariant, Verdict};
 
+/// Writes down what is going to happen, so that it is known whatever becomes of the run.
+pub(crate) fn write_plan(options: &RunOptions, plan: &[Planned]) -> Result<PathBuf> {
+    let folder = &options.schedule.reports;
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let place = folder.join(format!("{}.schedule.txt", options.db.name()));
+    let lines: Vec<String> = plan.iter().map(Planned::to_string).collect();
+    fs::write(&place, lines.join("\n") + "\n")?;
+    Ok(place)
+}
+
 /// Writes all three, and answers the text.
 pub(crate) fn write(
     options: &RunOptions,
@@ -22,7 +33,6 @@ pub(crate) fn write(
     verdict: &Verdict,
 ) -> Result<String> {
     let folder = &options.schedule.reports;
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let head = Head {
         db: options.db.name(),
         seed,
@@ -44,9 +54,10 @@ struct Head {
     seconds: u64,
 }
 
+/// How many there were of each kind that found something to break.
 fn by_kind(faults: &[Made]) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
-    for made in faults {
+    for made in faults.iter().filter(|made| made.hit) {
         *kinds.entry(made.fault.to_string()).or_default() += 1;
     }
     kinds
@@ -68,12 +79,15 @@ fn text(head: &Head, evidence: &Evidence, verdict: &Verdict) -> String {
     };
     line(format!(
         "{db}, seed {seed}: {} messages, {} faults in {seconds} s",
-        figures.messages,
-        evidence.faults.len()
+        figures.messages, figures.faults
     ));
     for (kind, count) in by_kind(&evidence.faults) {
         line(format!("  {count:>5} × {kind}"));
     }
+    line(format!(
+        "  {:>5} more found nothing to break",
+        evidence.faults.len() - figures.faults
+    ));
     for invariant in Invariant::ALL {
         let (count, examples) = verdict.examples(invariant);
         let mark = if count == 0 { "kept" } else { "BROKEN" };
@@ -85,9 +99,9 @@ fn text(head: &Head, evidence: &Evidence, verdict: &Verdict) -> String {
             line(format!("         and {} more", count - examples.len()));
         }
     }
-    let redelivered = figures.redeliveries as f64 * 100.0 / figures.deliveries.max(1) as f64;
+    let redelivered = figures.redeliveries as f64 * 100.0 / figures.leased.max(1) as f64;
     line(format!(
-        "  {} deliveries, {redelivered:.2} % of them again; {} dead letters; recovery p99 {} ms, worst \
+        "  {} deliveries, {redelivered:.2} % of the leased ones again; {} dead letters; recovery p99 {} ms, worst \
          {} ms; longest stall of a partition {} ms; producers found the server away {} times; announced messages \
          take {} ms",
         figures.deliveries,
@@ -126,6 +140,7 @@ fn json(
         "kept": verdict.is_kept(),
         "messages": figures.messages,
         "deliveries": figures.deliveries,
+        "leased_deliveries": figures.leased,
         "redeliveries": figures.redeliveries,
         "dead_letters": figures.dead_letters,
         "recovery_p99_ms": quantile(&figures.recoveries, 99),
@@ -134,6 +149,7 @@ fn json(
         "turned_away": figures.turned_away,
         "announced_ms": figures.announced,
         "faults": by_kind(&evidence.faults),
+        "faults_without_effect": evidence.faults.len() - figures.faults,
         "invariants": Invariant::ALL.map(invariant),
         "plan": plan.iter().map(planned).collect::<Vec<_>>(),
     })

@@ -1,6 +1,6 @@
 //! The course of a run: trouble, quiet, the last fault, calm, and the verdict.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::script::{Order, Queue, Script};
 use crate::verdict;
 use crate::worker::LEASE;
 
-/// How long everything that was enqueued may take to be settled once nothing goes wrong any more.
+/// How long nothing may move, once nothing goes wrong any more, before everything is settled.
 const DRAIN: Duration = Duration::from_secs(60);
 /// What the promise G8 grants beside the lease.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -51,10 +51,11 @@ async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
         plan.retain(|planned| !matches!(planned.fault, Fault::WorkerAhead | Fault::WorkerBehind));
     }
     eprintln!(
-        "{}: seed {seed}, {} faults in {} s, {WORKERS} workers, {PRODUCERS} producers",
+        "{}: seed {seed}, {} faults in {} s, {WORKERS} workers, {PRODUCERS} producers; the schedule is in {}",
         options.db,
         plan.len(),
-        options.schedule.seconds
+        options.schedule.seconds,
+        report::write_plan(options, &plan)?.display()
     );
     let (bed, handle) = Bed::<DB>::make(options.db, seed, options.schedule.duration()).await?;
     let bed = Arc::new(bed);
@@ -63,7 +64,7 @@ async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
     let evidence = match evidence {
         Ok(evidence) => evidence,
         Err(error) => {
-            let kept = keep_logs(&bed.folder, &options.schedule.reports)?;
+            let kept = keep_logs(&bed.folder, options)?;
             return Err(error.context(format!("the logs are in {}", kept.display())));
         }
     };
@@ -71,7 +72,7 @@ async fn run_on<DB: Dialect>(options: &RunOptions) -> Result<bool> {
     let summary = report::write(options, seed, &plan, &evidence, &verdict)?;
     print!("{summary}");
     if !verdict.is_kept() {
-        let kept = keep_logs(&bed.folder, &options.schedule.reports)?;
+        let kept = keep_logs(&bed.folder, options)?;
         println!("the logs and ledgers are in {}", kept.display());
     }
     Ok(verdict.is_kept())
@@ -93,9 +94,13 @@ async fn torture<DB: Dialect>(
         never = bed.pace(&mut producers) => match never? {},
     };
     bed.say("no more trouble".to_owned());
+    bed.restore_wires();
     tell(&mut producers, Mood::Hushed).await?;
+    // Whoever lived through it has to go on by himself.
+    let spared = now();
     let mut stuck = std::mem::take(&mut *bed.slow_stops.lock().await);
     stuck.extend(bed.settle_all("after the last fault").await);
+    let spared = (spared, now());
 
     // The last fault of all: nobody is left. From here on the promise counts, for each partition's next
     // message, which has none before it to wait for.
@@ -109,11 +114,13 @@ async fn torture<DB: Dialect>(
     }
     drop(workers);
     let healed = now();
-    faults.push(Made {
+    faults.extend((0..WORKERS).map(|worker| Made {
         fault: Fault::KillWorker,
+        worker,
         from,
         to: healed,
-    });
+        hit: true,
+    }));
     let open = bed.open_everywhere().await?;
     bed.probe().await?;
     bed.say("everything moves again?".to_owned());
@@ -126,6 +133,7 @@ async fn torture<DB: Dialect>(
     // Long enough for others to find most leases that nobody renews.
     sleep(LEASE.duration * 5).await;
     let calm = (since, now());
+    let crowded = evidence::too_many_sessions(bed).await?;
 
     let mut said = Vec::new();
     for producer in &mut producers {
@@ -149,23 +157,26 @@ async fn torture<DB: Dialect>(
     handle.stop().await;
     let waits = prompt::waits(&bed.strangers).await?;
     bed.say("looking for losses".to_owned());
+    let mut found = evidence::gather(bed, calm.0).await?;
+    found.left.extend(crowded);
     Ok(Evidence {
         faults,
         said,
         looks,
+        spared,
         healed,
         calm,
         waits,
         stuck,
-        ..evidence::gather(bed).await?
+        ..found
     })
 }
 
 impl<DB: Dialect> Bed<DB> {
     /// Waits until everything that is committed now is settled. What there is to say if it never is.
     async fn settle_all(&self, when: &str) -> Option<String> {
-        let until = Instant::now() + DRAIN;
-        let mut committed = None;
+        let mut until = Instant::now() + DRAIN;
+        let (mut committed, mut before) = (None, 0);
         let mut wanted: Option<Look> = None;
         loop {
             let found = self.progress(&mut committed).await;
@@ -179,6 +190,11 @@ impl<DB: Dialect> Bed<DB> {
                 };
                 if wanted.as_ref().is_some_and(settled) {
                     return None;
+                }
+                // A slow disk is no reason to blame anybody.
+                if found.settled() > before {
+                    before = found.settled();
+                    until = Instant::now() + DRAIN;
                 }
             }
             if Instant::now() > until {
@@ -258,8 +274,12 @@ fn everywhere(producer: i64) -> Vec<Placed> {
 }
 
 /// Puts what the processes wrote where it stays.
-fn keep_logs(folder: &TempDir, reports: &Path) -> Result<PathBuf> {
-    let kept = reports.join("kept");
+fn keep_logs(folder: &TempDir, options: &RunOptions) -> Result<PathBuf> {
+    let kept = options
+        .schedule
+        .reports
+        .join("kept")
+        .join(options.db.name());
     std::fs::create_dir_all(&kept)?;
     for entry in std::fs::read_dir(folder.path())? {
         let entry = entry?;

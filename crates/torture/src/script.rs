@@ -45,6 +45,8 @@ pub(crate) enum Script {
     BadSql,
     /// Takes longer than the lease.
     Slow,
+    /// Takes longer than the lease, and keeps its thread.
+    Block,
     /// Never ends.
     Hang,
     /// Takes its process along.
@@ -53,20 +55,24 @@ pub(crate) enum Script {
     Large,
     /// A payload with every byte there is in it.
     Bytes,
+    /// Wants rows in its transaction that others want too, in one order or the other.
+    Accounts,
 }
 
 impl Script {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Fine,
         Self::Retry,
         Self::Poison,
         Self::Panic,
         Self::BadSql,
         Self::Slow,
+        Self::Block,
         Self::Hang,
         Self::Abort,
         Self::Large,
         Self::Bytes,
+        Self::Accounts,
     ];
 
     pub(crate) const fn number(self) -> i64 {
@@ -83,8 +89,8 @@ impl Script {
     pub(crate) const fn failures(self) -> u32 {
         match self {
             Self::Retry => 2,
-            Self::Panic | Self::BadSql | Self::Slow | Self::Hang | Self::Abort => 1,
-            Self::Fine | Self::Poison | Self::Large | Self::Bytes => 0,
+            Self::Panic | Self::BadSql | Self::Slow | Self::Block | Self::Hang | Self::Abort => 1,
+            Self::Fine | Self::Poison | Self::Large | Self::Bytes | Self::Accounts => 0,
         }
     }
 
@@ -93,9 +99,10 @@ impl Script {
         match self {
             Self::Fine => 0,
             Self::Retry | Self::Poison | Self::Panic | Self::BadSql | Self::Bytes => 150,
+            Self::Accounts => 300,
             Self::Large => 1_000,
             Self::Slow | Self::Hang => 3_000,
-            Self::Abort => 6_000,
+            Self::Block | Self::Abort => 6_000,
         }
     }
 

@@ -95,6 +95,12 @@ fn ledger_of(folder: &Path, number: usize, generation: u32) -> PathBuf {
     folder.join(format!("ledger-{number}-{generation}.txt"))
 }
 
+/// Whose ledger a file is, going by its name.
+pub(crate) fn worker_of(file: &str) -> Option<usize> {
+    let (number, _) = file.strip_prefix("ledger-")?.split_once('-')?;
+    number.parse().ok()
+}
+
 fn log_of(folder: &Path, number: usize) -> PathBuf {
     folder.join(format!("worker-{number}.log"))
 }

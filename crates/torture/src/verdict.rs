@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::evidence::{Committed, Evidence};
 use crate::faults::Made;
-use crate::figures::{Figures, figures};
-use crate::producer::PROBE;
+use crate::figures::{Figures, figures, stalls};
+use crate::ledger::Delivery;
+use crate::producer::{self, Complaint, Kind, PROBE};
 use crate::run::GRACE;
 use crate::script::{Queue, Script};
 use crate::worker::LEASE;
@@ -16,9 +17,12 @@ const EXAMPLES: usize = 5;
 /// How long after a fault's end a settlement may still be lost to it, in milliseconds.
 const SETTLED_WITHIN: i64 = 2_000;
 
-/// What an announced message may take in a quiet database, in milliseconds: less than it takes until
-/// somebody looks by himself.
-const AT_ONCE: i64 = 30;
+/// How long after a fault's end a producer may still find the server away, in milliseconds: it waits
+/// five seconds for a connection.
+const BACK_WITHIN: i64 = 7_000;
+
+/// A machine that does not look at its database for so long may lose a lease, in milliseconds.
+const HALT: i64 = 1_000;
 
 /// What must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,6 +115,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     let places = places(evidence, &by_order, &mut verdict);
     delivered(evidence, &by_order, &mut verdict);
     in_order(evidence, &mut verdict);
+    nobody_overtakes(evidence, &mut verdict);
     producers_order(evidence, &places, &mut verdict);
     epochs(evidence, &mut verdict);
     kept_in_calm(evidence, &mut verdict);
@@ -121,16 +126,16 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     for left in &evidence.left {
         verdict.say(Invariant::NothingLeft, || left.clone());
     }
-    for line in &evidence.said {
-        if line.contains(" hurt ") {
-            verdict.say(Invariant::ProducersUnhurt, || line.clone());
-        }
+    producers_unhurt(evidence, &mut verdict);
+    once_in_calm(evidence, &mut verdict);
+    for setback in &evidence.setbacks {
+        verdict.say(Invariant::EpochsGrow, || setback.clone());
     }
     for stuck in &evidence.stuck {
         verdict.say(Invariant::MovesAgain, || stuck.clone());
     }
     verdict.figures = figures(evidence);
-    if verdict.figures.announced > AT_ONCE {
+    if verdict.figures.announced > evidence.at_once {
         verdict.say(Invariant::Prompt, || {
             format!("after {:?} ms", evidence.waits)
         });
@@ -202,6 +207,54 @@ fn delivered(
     for (order, one) in by_order {
         if !done.contains(order) && !dead.contains(&one.id) {
             verdict.say(Invariant::Delivered, || format!("{one:?}"));
+        }
+    }
+    for line in &evidence.said {
+        let Some((producer, numbers)) = producer::committed(line) else {
+            continue;
+        };
+        for number in numbers {
+            if !by_order.contains_key(&(producer, number)) {
+                verdict.say(Invariant::Delivered, || {
+                    format!("{number} of {producer} is not there although its commit succeeded")
+                });
+            }
+        }
+    }
+}
+
+/// Nothing begins before everything in front of it is done, however often that has to be tried.
+fn nobody_overtakes(evidence: &Evidence, verdict: &mut Verdict) {
+    let dead: HashSet<(i64, i64)> = evidence
+        .dead
+        .iter()
+        .filter(|dead| dead.queue == Queue::Leased)
+        .map(|dead| (dead.partition, dead.seq))
+        .collect();
+    // In one millisecond a partition goes forward: what ends comes before what begins.
+    let mut events: Vec<(i64, bool, &Delivery)> = Vec::new();
+    for delivery in &evidence.deliveries {
+        events.push((delivery.start, true, delivery));
+        let is_dead = dead.contains(&(delivery.partition, delivery.seq));
+        if let Some((end, success)) = delivery.end
+            && (success || is_dead)
+        {
+            events.push((end, false, delivery));
+        }
+    }
+    events.sort_by_key(|(at, begins, delivery)| (*at, delivery.seq, *begins));
+    let mut done: HashMap<i64, (i64, HashSet<i64>)> = HashMap::new();
+    for (_, begins, delivery) in events {
+        let (all_up_to, beyond) = done.entry(delivery.partition).or_default();
+        if !begins {
+            beyond.insert(delivery.seq);
+            while beyond.remove(&(*all_up_to + 1)) {
+                *all_up_to += 1;
+            }
+        } else if delivery.seq > *all_up_to + 1 {
+            verdict.say(Invariant::DenseAndInOrder, || {
+                format!("only {all_up_to} were done before {delivery:?}")
+            });
         }
     }
 }
@@ -374,9 +427,24 @@ fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
     probed
 }
 
-/// Every partition moves in time, whatever is open beside it.
+/// Every partition moves in time: when the faults are over, by those who lived through them; and in the
+/// end, when nobody has, whatever is open beside it.
 fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
     let bound = i64::try_from((LEASE.duration + GRACE).as_millis()).unwrap_or(i64::MAX);
+    let (over, until) = evidence.spared;
+    let mut looks = evidence.looks.iter();
+    let partitions =
+        looks.find_map(|look| Some(look.partitions.clone()).filter(|_| look.at > over));
+    let names = partitions.into_iter().flatten();
+    for (one, stalls) in names.zip(stalls(&evidence.looks)) {
+        let stood = stalls.iter().filter(|(from, _)| *from < until);
+        let stood = stood.map(|(from, to)| to - over.max(*from)).max();
+        if let Some(stood) = stood.filter(|stood| *stood > bound) {
+            verdict.say(Invariant::MovesAgain, || {
+                format!("{one:?} stood still for {stood} ms of {bound} after the last fault")
+            });
+        }
+    }
     let probed = probed(evidence);
     for one in &evidence.partitions {
         let partition = (one.queue, one.partition);
@@ -385,6 +453,46 @@ fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
             verdict.say(Invariant::MovesAgain, || {
                 format!("{partition:?} took {took:?} ms of {bound}")
             });
+        }
+    }
+}
+
+/// Where nothing fails and the machine does not halt, nothing is tried twice.
+fn once_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
+    let (from, to) = evidence.calm;
+    let looks = evidence.looks.iter().map(|look| look.at);
+    let looks: Vec<i64> = looks.filter(|at| (from..=to).contains(at)).collect();
+    if looks.windows(2).any(|pair| pair[1] - pair[0] > HALT) {
+        return;
+    }
+    let effects = evidence.effects.iter();
+    let effects = effects.map(|one| (one.at, one.attempts, format!("{one:?}")));
+    let deliveries = evidence.deliveries.iter();
+    let deliveries = deliveries.map(|one| (one.start, one.attempts, format!("{one:?}")));
+    for (at, attempts, what) in effects.chain(deliveries) {
+        if (from..to).contains(&at) && attempts > 0 {
+            verdict.say(Invariant::AttemptsExplained, || format!("in calm: {what}"));
+        }
+    }
+}
+
+/// A producer finds the server away only when a fault has taken it away.
+fn producers_unhurt(evidence: &Evidence, verdict: &mut Verdict) {
+    for line in &evidence.said {
+        let Some(complaint) = Complaint::read(line) else {
+            continue;
+        };
+        let explained = |made: &Made| {
+            let while_away = made.from..made.to + BACK_WITHIN;
+            made.disturbs_producers() && while_away.contains(&complaint.at)
+        };
+        let blameless = match complaint.kind {
+            Kind::Busy => true,
+            Kind::Away => evidence.faults.iter().any(explained),
+            Kind::Hurt => false,
+        };
+        if !blameless {
+            verdict.say(Invariant::ProducersUnhurt, || line.clone());
         }
     }
 }
@@ -413,13 +521,15 @@ fn attempts(evidence: &Evidence, verdict: &mut Verdict) {
             });
         }
         // What could not be written down because the network or the process failed was not counted.
-        let disturbed = |from: i64| {
-            let touches =
-                |made: &Made| made.from <= delivery.start && from <= made.to + SETTLED_WITHIN;
+        let disturbed = |worker: usize, from: i64| {
+            let touches = |made: &Made| {
+                let meanwhile = made.from <= delivery.start && from <= made.to + SETTLED_WITHIN;
+                meanwhile && made.disturbs(worker)
+            };
             evidence.faults.iter().any(touches)
         };
         let uncounted = earlier.iter().any(|one| {
-            let failed = matches!(one.end, Some((end, false)) if !disturbed(end));
+            let failed = matches!(one.end, Some((end, false)) if !disturbed(one.worker, end));
             failed && one.epoch == delivery.epoch && one.attempts >= delivery.attempts
         });
         if uncounted {
@@ -435,12 +545,13 @@ fn attempts(evidence: &Evidence, verdict: &mut Verdict) {
 mod tests {
     use super::*;
     use crate::evidence::{Dead, Effect, Look, Partition};
-    use crate::ledger::Delivery;
+    use crate::plan::Fault;
 
     /// Two messages per queue, the second of which is poison; all as it should be.
     fn good() -> Evidence {
         let mut evidence = Evidence {
             healed: 100,
+            at_once: 30,
             ..Evidence::default()
         };
         for queue in Queue::ALL {
@@ -478,12 +589,14 @@ mod tests {
             partition: 0,
             seq: 1,
             epoch: 1,
+            attempts: 0,
             producer: PROBE,
             number: 1,
             at: 101,
         });
         for (seq, success) in [(1, true), (2, false)] {
             evidence.deliveries.push(Delivery {
+                worker: 0,
                 partition: 0,
                 seq,
                 id: 10 + seq,
@@ -558,7 +671,7 @@ mod tests {
         assert_eq!(stuck, [MovesAgain]);
         let endless = found(|evidence| evidence.stuck.push("the end".to_owned()));
         assert_eq!(endless, [MovesAgain]);
-        let late = found(|evidence| evidence.waits = vec![1, AT_ONCE + 1, AT_ONCE + 1]);
+        let late = found(|evidence| evidence.waits = vec![1, 31, 31]);
         assert_eq!(late, [Prompt]);
         let left = found(|evidence| evidence.left.push("a lease".to_owned()));
         assert_eq!(left, [NothingLeft]);
@@ -572,7 +685,85 @@ mod tests {
         assert_eq!(uncounted, [AttemptsExplained]);
         let hurt = found(|evidence| evidence.said.push("error 7 hurt deadlock".to_owned()));
         assert_eq!(hurt, [ProducersUnhurt]);
-        let away = found(|evidence| evidence.said.push("error 7 away reset".to_owned()));
-        assert_eq!(away, []);
+        let unexplained = found(|evidence| evidence.said.push("error 7 away reset".to_owned()));
+        assert_eq!(unexplained, [ProducersUnhurt]);
+        let unsaid = found(|evidence| evidence.said.push("done 7 3 4".to_owned()));
+        assert_eq!(unsaid, [Delivered]);
+        let back = found(|evidence| evidence.setbacks.push("partition 3".to_owned()));
+        assert_eq!(back, [EpochsGrow]);
+    }
+
+    #[test]
+    fn what_a_fault_explains_is_forgiven() {
+        let killed = Made {
+            fault: Fault::KillServer,
+            worker: 0,
+            from: 0,
+            to: 50,
+            hit: true,
+        };
+        let away = |complaint: &str| {
+            let complaint = complaint.to_owned();
+            found(|evidence| {
+                evidence.faults.push(killed);
+                evidence.said.push(complaint);
+            })
+        };
+        assert_eq!(away("error 7 away reset"), []);
+        assert_eq!(away("error 7057 away reset"), [Invariant::ProducersUnhurt]);
+        assert_eq!(away("error 7 hurt deadlock"), [Invariant::ProducersUnhurt]);
+    }
+
+    #[test]
+    fn who_overtakes_a_retry_is_seen() {
+        // The first of three fails, the second goes on all the same, and both are done in the end.
+        let overtaken = found(|evidence| {
+            let (first, second) = (evidence.deliveries[0].clone(), &mut evidence.deliveries[1]);
+            second.start = 110;
+            evidence.deliveries[0].end = Some((102, false));
+            let again = Delivery {
+                start: 120,
+                end: Some((120, true)),
+                attempts: 1,
+                ..first
+            };
+            evidence.deliveries.push(again);
+        });
+        assert_eq!(overtaken, [Invariant::DenseAndInOrder]);
+    }
+
+    #[test]
+    fn who_lived_through_the_faults_has_to_go_on() {
+        let stood = |until: i64| {
+            found(|evidence| {
+                evidence.spared = (1_000, 60_000);
+                for (at, processed_seq) in [(500, 1), (2_000, 1), (until, 2)] {
+                    let mut partitions = evidence.partitions.clone();
+                    partitions[0].processed_seq = processed_seq;
+                    evidence.looks.push(Look { at, partitions });
+                }
+            })
+        };
+        assert_eq!(stood(8_000), []);
+        assert_eq!(stood(8_001), [Invariant::MovesAgain]);
+    }
+
+    #[test]
+    fn what_is_tried_twice_in_calm_is_seen() {
+        let tried = |halts: bool| {
+            found(|evidence| {
+                evidence.calm = (100, 3_000);
+                evidence.deliveries[0].attempts = 1;
+                // A change of hands would explain it at other times.
+                evidence.deliveries[0].epoch = 2;
+                evidence.deliveries[1].epoch = 2;
+                for at in (100..3_000).step_by(if halts { 2_000 } else { 500 }) {
+                    let partitions = evidence.partitions.clone();
+                    evidence.looks.push(Look { at, partitions });
+                }
+            })
+        };
+        assert_eq!(tried(false), [Invariant::AttemptsExplained]);
+        assert_eq!(tried(true), []);
     }
 }

@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use outbox::{
-    LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxBuilder, OutboxError,
-    OutboxHandle, OutboxMessage, OutboxProfile, TransactionalMessageHandler, WorkerTuning,
+    Batch, HandlerResult, LeaseConfig, LeasedHandler, LeasedMessageHandler, MessageResult, Outbox,
+    OutboxBuilder, OutboxError, OutboxHandle, OutboxMessage, OutboxProfile, TransactionalHandler,
+    TransactionalMessageHandler, WorkerTuning,
 };
 use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::task::block_in_place;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Ping};
+use crate::faults::booking;
 use crate::ledger::{Ledger, now};
 use crate::processes::{Mood, Role};
+use crate::producer::{KIND, LABEL};
 use crate::script::{Order, Queue, Script};
 
 /// Short, for much waits for it to run out.
@@ -37,17 +41,24 @@ pub(crate) fn builder<DB: Dialect>(pool: sqlx::Pool<DB>) -> OutboxBuilder<DB> {
 pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
     let ledger = role.ledger.as_deref().context("a worker has a ledger")?;
     let ledger = Arc::new(Ledger::open(ledger)?);
-    let pool = DB::pool(url, role.connections).await?;
+    let pool = DB::pool(url, role.connections, Ping::Never).await?;
     let start = async || {
-        builder(pool.clone())
-            .queue(Queue::Leased.name(), Queue::PARTITIONS)
-            .leased(Bookkeeper(Arc::clone(&ledger)))
+        let leased = builder(pool.clone()).queue(Queue::Leased.name(), Queue::PARTITIONS);
+        let bookkeeper = Bookkeeper(Arc::clone(&ledger));
+        let leased = if role.batches {
+            leased.batch_leased(bookkeeper)
+        } else {
+            leased.leased(bookkeeper)
+        };
+        let queue = leased
             .lease(LEASE)
-            .queue(Queue::Transactional.name(), Queue::PARTITIONS)
-            .transactional(Clerk)
-            .lease(LEASE)
-            .start()
-            .await
+            .queue(Queue::Transactional.name(), Queue::PARTITIONS);
+        let both = if role.batches {
+            queue.batch_transactional(Clerk)
+        } else {
+            queue.transactional(Clerk)
+        };
+        both.lease(LEASE).start().await
     };
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut over = pin!(async { while Mood::hear(&mut lines).await != Mood::Over {} });
@@ -78,6 +89,14 @@ pub(crate) async fn started<DB: Dialect>(
     }
 }
 
+/// The order that a message is; none if anything of it is not as it was sent.
+fn received(message: &OutboxMessage) -> Option<Order> {
+    let order = Order::read(&message.payload)?;
+    let label = message.headers.get(LABEL);
+    let same = message.payload_type == KIND && label == Some(&order.to_string());
+    same.then_some(order)
+}
+
 /// Does what the message says.
 async fn obey(message: &OutboxMessage, order: Option<Order>) -> MessageResult {
     let Some(order) = order else {
@@ -94,9 +113,13 @@ async fn obey(message: &OutboxMessage, order: Option<Order>) -> MessageResult {
             tokio::time::sleep(LEASE.duration * 2).await;
             MessageResult::Ok
         }
+        Script::Block => {
+            std::thread::sleep(LEASE.duration + LEASE.headroom);
+            MessageResult::Retry
+        }
         Script::Hang => std::future::pending().await,
         Script::Abort => std::process::abort(),
-        Script::Fine | Script::Large | Script::Bytes => MessageResult::Ok,
+        Script::Fine | Script::Large | Script::Bytes | Script::Accounts => MessageResult::Ok,
     }
 }
 
@@ -105,12 +128,36 @@ struct Bookkeeper(Arc<Ledger>);
 
 impl LeasedMessageHandler for Bookkeeper {
     async fn handle(&self, message: &OutboxMessage) -> MessageResult {
-        let order = Order::read(&message.payload);
-        self.0.start(message, order).expect("write the ledger");
+        let order = received(message);
+        // The disk may take its time.
+        let started = block_in_place(|| self.0.start(message, order));
+        started.expect("write the ledger");
         let result = obey(message, order).await;
         let success = result == MessageResult::Ok;
-        self.0.end(message, success).expect("write the ledger");
+        let ended = block_in_place(|| self.0.end(message, success));
+        ended.expect("write the ledger");
         result
+    }
+}
+
+impl LeasedHandler for Bookkeeper {
+    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+        while !batch.remaining().is_zero()
+            && let Some(message) = batch.next_msg()
+        {
+            match LeasedMessageHandler::handle(self, message).await {
+                MessageResult::Ok => batch.ack(message),
+                MessageResult::Reject(reason) => batch.reject(message, reason),
+                MessageResult::Retry => return again(),
+            }
+        }
+        HandlerResult::Success
+    }
+}
+
+fn again() -> HandlerResult {
+    HandlerResult::Retry {
+        reason: "as scripted".to_owned(),
     }
 }
 
@@ -123,7 +170,7 @@ impl<DB: Dialect> TransactionalMessageHandler<DB> for Clerk {
         connection: &mut DB::Connection,
         message: &OutboxMessage,
     ) -> MessageResult {
-        let order = Order::read(&message.payload);
+        let order = received(message);
         let (producer, number) = order.map_or((-1, -1), |order| (order.producer, order.number));
         let OutboxMessage {
             partition,
@@ -140,12 +187,40 @@ impl<DB: Dialect> TransactionalMessageHandler<DB> for Clerk {
         if DB::run(connection, effect).await.is_err() {
             return MessageResult::Retry;
         }
-        let bad = order.is_some_and(|order| order.script == Script::BadSql);
-        if bad && message.attempts == 0 {
-            // On PostgreSQL nothing else can be said in the transaction now.
-            let nonsense = "INSERT INTO effects (part) VALUES (NULL)".to_owned();
-            let _ = DB::run(connection, nonsense).await;
+        match order.map(|order| order.script) {
+            Some(Script::BadSql) if message.attempts == 0 => {
+                // On PostgreSQL nothing else can be said in the transaction now.
+                let nonsense = "INSERT INTO effects (part) VALUES (NULL)".to_owned();
+                let _ = DB::run(connection, nonsense).await;
+            }
+            Some(Script::Accounts) => {
+                let first = 1 + number % 2;
+                for account in [first, 3 - first] {
+                    // Who loses a deadlock on MySQL has no transaction any more.
+                    if DB::run(connection, booking(account)).await.is_err() {
+                        return MessageResult::Retry;
+                    }
+                }
+            }
+            _ => {}
         }
         obey(message, order).await
+    }
+}
+
+impl<DB: Dialect> TransactionalHandler<DB> for Clerk {
+    async fn handle(
+        &self,
+        connection: &mut DB::Connection,
+        messages: &[OutboxMessage],
+    ) -> HandlerResult {
+        for message in messages {
+            match TransactionalMessageHandler::<DB>::handle(self, connection, message).await {
+                MessageResult::Ok => {}
+                MessageResult::Reject(reason) => return HandlerResult::Reject { reason },
+                MessageResult::Retry => return again(),
+            }
+        }
+        HandlerResult::Success
     }
 }
