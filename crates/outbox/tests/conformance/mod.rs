@@ -147,6 +147,7 @@ macro_rules! suite {
                 the_strictest_sessions_will_do,
             ],
             several: [
+                processes_that_have_gone_are_forgotten_whatever_the_clock_said,
                 two_processes_share_a_queue_without_doubling,
                 a_stopped_process_is_replaced_at_once,
                 another_process_hears_of_new_work_at_once,

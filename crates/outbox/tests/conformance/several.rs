@@ -49,6 +49,29 @@ pub(crate) async fn two_processes_share_a_queue_without_doubling<DB: Dialect>(st
     );
 }
 
+pub(crate) async fn processes_that_have_gone_are_forgotten_whatever_the_clock_said<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let handle = stage.deliver(ONE, &Collector::new()).await;
+    stage
+        .until("SELECT COUNT(*) FROM outbox_processes", 1)
+        .await;
+    let now = stage.number("SELECT MAX(seen_at) FROM outbox_processes").await;
+    for seen in [now - 3_600_000, now + 3_600_000] {
+        let ghost = format!(
+            "INSERT INTO outbox_processes (incarnation, queues, host, version, started_at, seen_at)
+             VALUES ('ghost-{seen}', '[]', 'elsewhere', '0', {seen}, {seen})"
+        );
+        stage.run(ghost).await;
+    }
+    stage
+        .until("SELECT COUNT(*) FROM outbox_processes", 1)
+        .await;
+    handle.stop().await;
+    let left = stage.number("SELECT COUNT(*) FROM outbox_processes").await;
+    assert_eq!(left, 0, "who stops leaves nothing behind");
+}
+
 pub(crate) async fn a_stopped_process_is_replaced_at_once<DB: Dialect>(stage: &Stage<DB>) {
     let (first, second) = (Collector::new(), Collector::new());
     // A lease of an hour: only a release can make the partition free in time.

@@ -1,1 +1,1 @@
-DELETE FROM {prefix}processes WHERE incarnation = ? AND seen_at < {now} - 10 * ?
+DELETE FROM {prefix}processes WHERE incarnation = ? AND ABS(seen_at - {now}) > 10 * ?

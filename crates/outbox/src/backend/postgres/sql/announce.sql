@@ -1,6 +1,7 @@
 WITH forgotten AS (
     -- Ten lives after the last sign of life nobody asks any more.
-    DELETE FROM {prefix}processes WHERE seen_at < {now} - 10 * $3 AND incarnation <> $1
+    DELETE FROM {prefix}processes
+    WHERE seen_at NOT BETWEEN {now} - 10 * $3 AND {now} + 10 * $3 AND incarnation <> $1
 ), announced AS (
     INSERT INTO {prefix}processes (incarnation, queues, host, version, started_at, seen_at)
     VALUES ($1, $2, $4, $5, {now}, {now})
