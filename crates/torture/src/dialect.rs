@@ -104,7 +104,7 @@ fn options<DB: sqlx::Database>(connections: u32, ping: Ping) -> PoolOptions<DB> 
     PoolOptions::new()
         .max_connections(connections)
         .test_before_acquire(ping == Ping::AtCheckout)
-        .acquire_timeout(Duration::from_secs(5))
+        .acquire_timeout(PATIENCE / 2)
 }
 
 dialect!(sqlx::Postgres, sqlx::PgConnection, {
@@ -180,6 +180,8 @@ dialect!(sqlx::Sqlite, sqlx::SqliteConnection, {
         let file = file
             .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
             .busy_timeout(PATIENCE);
-        Ok(options(connections, ping).connect_lazy_with(file))
+        // Who waits for the lock keeps a connection meanwhile.
+        let options = options(connections, ping).acquire_timeout(PATIENCE);
+        Ok(options.connect_lazy_with(file))
     }
 });

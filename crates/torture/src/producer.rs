@@ -159,7 +159,7 @@ impl<DB: Dialect> Producer<DB> {
                 Err(Undone::OnPurpose) => {}
                 Err(Undone::Failed(error)) => {
                     // Whether we may be blamed is for the verdict.
-                    let kind = if is_out_of_patience(&error, began.elapsed()) {
+                    let kind = if is_out_of_patience::<DB>(&error, began.elapsed()) {
                         Kind::Busy
                     } else if is_lost_contact(&error) {
                         Kind::Away
@@ -297,14 +297,18 @@ pub(crate) async fn write<DB: Dialect>(
 }
 
 /// Whether others wrote to the file for as long as the producer was ready to wait: SQLite has no queue for
-/// its write lock, and the bed freezes who holds it.
-fn is_out_of_patience(error: &OutboxError, waited: Duration) -> bool {
-    let OutboxError::Database(sqlx::Error::Database(error)) = error else {
+/// its write lock, and the bed freezes who holds it. Who waits for it keeps a connection of the pool.
+fn is_out_of_patience<DB: Dialect>(error: &OutboxError, waited: Duration) -> bool {
+    if DB::CONCURRENT || waited < PATIENCE {
         return false;
-    };
-    // Not that of a snapshot that can never be written from, which is 517 and comes at once.
-    let busy = error.code().as_deref() == Some("5");
-    busy && waited >= PATIENCE
+    }
+    match error {
+        OutboxError::Database(sqlx::Error::PoolTimedOut) => true,
+        // Of the kinds of being busy this is the one that waited; the other one, of a snapshot that is
+        // too old, is 517 and comes at once.
+        OutboxError::Database(sqlx::Error::Database(error)) => error.code().as_deref() == Some("5"),
+        _ => false,
+    }
 }
 
 /// Whether the server was away, or cut us off: faults of the bed's own making.

@@ -280,6 +280,8 @@ fn keep_logs(folder: &TempDir, options: &RunOptions) -> Result<PathBuf> {
         .reports
         .join("kept")
         .join(options.db.name());
+    // What an earlier run left says nothing about this one.
+    let _ = std::fs::remove_dir_all(&kept);
     std::fs::create_dir_all(&kept)?;
     for entry in std::fs::read_dir(folder.path())? {
         let entry = entry?;

@@ -427,6 +427,10 @@ fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
     probed
 }
 
+/// How long a handler that hangs may keep its partition, in milliseconds: in a batch it is tried three times
+/// before anything smaller is.
+const HANGING: i64 = 6_000;
+
 /// Every partition moves in time: when the faults are over, by those who lived through them; and in the
 /// end, when nobody has, whatever is open beside it.
 fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
@@ -439,9 +443,9 @@ fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
     for (one, stalls) in names.zip(stalls(&evidence.looks)) {
         let stood = stalls.iter().filter(|(from, _)| *from < until);
         let stood = stood.map(|(from, to)| to - over.max(*from)).max();
-        if let Some(stood) = stood.filter(|stood| *stood > bound) {
+        if let Some(stood) = stood.filter(|stood| *stood > bound + HANGING) {
             verdict.say(Invariant::MovesAgain, || {
-                format!("{one:?} stood still for {stood} ms of {bound} after the last fault")
+                format!("{one:?} stood still for {stood} ms after the last fault")
             });
         }
     }
@@ -744,8 +748,8 @@ mod tests {
                 }
             })
         };
-        assert_eq!(stood(8_000), []);
-        assert_eq!(stood(8_001), [Invariant::MovesAgain]);
+        assert_eq!(stood(14_000), []);
+        assert_eq!(stood(14_001), [Invariant::MovesAgain]);
     }
 
     #[test]

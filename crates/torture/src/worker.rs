@@ -53,7 +53,9 @@ pub(crate) async fn run<DB: Dialect>(role: &Role, url: &str) -> Result<()> {
         let queue = leased
             .lease(LEASE)
             .queue(Queue::Transactional.name(), Queue::PARTITIONS);
-        let both = if role.batches {
+        // SQLite's only lock is held while a handler hangs, and what hangs in a batch is tried with its
+        // neighbours many times before it is tried alone.
+        let both = if role.batches && DB::CONCURRENT {
             queue.batch_transactional(Clerk)
         } else {
             queue.transactional(Clerk)
