@@ -533,3 +533,58 @@ async fn a_commit_that_nobody_waits_for_leaves_a_connection_that_rolls_back() {
     })
     .await;
 }
+
+/// Writes its effect, and at the first attempt more than the file may hold, which ends the transaction; and
+/// says that all went well.
+struct Overfull(Collector);
+
+impl outbox::TransactionalMessageHandler<Sqlite> for Overfull {
+    async fn handle(
+        &self,
+        connection: &mut sqlx::SqliteConnection,
+        message: &outbox::OutboxMessage,
+    ) -> outbox::MessageResult {
+        let effect = format!("INSERT INTO effects VALUES ({}, 'x')", message.seq);
+        Sqlite::run(connection, effect).await.unwrap();
+        if self.0.see(message) == outbox::MessageResult::Ok && self.0.seen().len() == 2 {
+            // No more than there is: SQLite raises a limit below that to it.
+            Sqlite::run(connection, "PRAGMA max_page_count = 1".to_owned())
+                .await
+                .unwrap();
+            let too_much = "INSERT INTO effects VALUES (0, zeroblob(1000000))";
+            let full = Sqlite::run(connection, too_much.to_owned()).await;
+            let code = full.unwrap_err().into_database_error().unwrap();
+            assert_eq!(code.code().as_deref(), Some("13"), "the database is full");
+            Sqlite::run(connection, "PRAGMA max_page_count = 1000000".to_owned())
+                .await
+                .unwrap();
+        }
+        outbox::MessageResult::Ok
+    }
+}
+
+#[tokio::test]
+async fn a_full_database_takes_back_what_it_took_back_and_settles_nothing() {
+    with_database(Server::Sqlite, async |database| {
+        let stage = Stage::<Sqlite>::set(database).await;
+        let collector = Collector::new();
+        let queue = stage.outbox().queue("orders", ONE);
+        let handle = queue.transactional(Overfull(collector.clone())).start();
+        let handle = handle.await.unwrap();
+        stage.enqueue(handle.outbox(), 0, &["a", "b", "c"]).await;
+        stage.until("SELECT COUNT(*) FROM effects", 3).await;
+        handle.stop().await;
+        let distinct = "SELECT COUNT(DISTINCT seq) FROM effects WHERE seq > 0";
+        assert_eq!(stage.number(distinct).await, 3);
+        assert_eq!(
+            stage
+                .number("SELECT processed_seq FROM outbox_processors")
+                .await,
+            3
+        );
+        let texts = collector.texts();
+        assert!(texts.len() > 3, "nothing came again: {texts:?}");
+        assert_eq!(texts.last().map(String::as_str), Some("c"));
+    })
+    .await;
+}

@@ -56,7 +56,9 @@ pub(crate) async fn processes_that_have_gone_are_forgotten_whatever_the_clock_sa
     stage
         .until("SELECT COUNT(*) FROM outbox_processes", 1)
         .await;
-    let now = stage.number("SELECT MAX(seen_at) FROM outbox_processes").await;
+    let now = stage
+        .number("SELECT MAX(seen_at) FROM outbox_processes")
+        .await;
     for seen in [now - 3_600_000, now + 3_600_000] {
         let ghost = format!(
             "INSERT INTO outbox_processes (incarnation, queues, host, version, started_at, seen_at)
