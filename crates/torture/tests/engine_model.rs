@@ -3,6 +3,9 @@
 //! may be, and in the end everything is settled.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -42,6 +45,12 @@ enum Event {
     },
     Drain(usize),
     Crash(usize),
+    /// It crashes while it delivers, at the nth point at which it waits for anything: before or after it
+    /// claims, hands over, settles or commits.
+    CrashInside {
+        process: usize,
+        at: usize,
+    },
     Stop(usize),
     TimePasses,
     Requeue,
@@ -87,6 +96,9 @@ impl ReferenceStateMachine for Reference {
             ),
             6 => process.clone().prop_map(Event::Drain),
             2 => process.clone().prop_map(Event::Crash),
+            3 => (process.clone(), 0..60_usize).prop_map(
+                |(process, at)| Event::CrashInside { process, at }
+            ),
             1 => process.prop_map(Event::Stop),
             2 => Just(Event::TimePasses),
             1 => Just(Event::Requeue),
@@ -110,6 +122,7 @@ impl ReferenceStateMachine for Reference {
             Event::Requeue
             | Event::Drain(_)
             | Event::Crash(_)
+            | Event::CrashInside { .. }
             | Event::Stop(_)
             | Event::TimePasses => {}
         }
@@ -248,9 +261,23 @@ impl Engine {
                 let process = self.processes[*process].as_mut().expect("a process");
                 process.drain().await.expect("drain");
             }
-            Event::Crash(number) => {
-                drop(self.processes[*number].take());
-                self.processes[*number] = Some(process(&self.pool).await);
+            Event::Crash(number) => self.crash(*number).await,
+            Event::CrashInside { process, at } => {
+                let mut dying = self.processes[*process].take().expect("a process");
+                {
+                    let mut drain = pin!(dying.drain());
+                    let mut waits = 0;
+                    let until_then = poll_fn(|context| {
+                        waits += 1;
+                        match drain.as_mut().poll(context) {
+                            Poll::Pending if waits <= *at => Poll::Pending,
+                            _ => Poll::Ready(()),
+                        }
+                    });
+                    until_then.await;
+                }
+                drop(dying);
+                self.crash(*process).await;
             }
             Event::Stop(number) => {
                 let stopped = self.processes[*number].take().expect("a process");
@@ -272,6 +299,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    async fn crash(&mut self, number: usize) {
+        drop(self.processes[number].take());
+        self.processes[number] = Some(process(&self.pool).await);
     }
 
     async fn pass_time(&mut self) {
