@@ -12,13 +12,16 @@ use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
 
 use crate::config::{self, Database};
 use crate::failure::{Code, Failure};
+use crate::given::Given;
 
-/// Where the environment says where the database is.
+/// Where the environment says where the database is. A variable that is empty says nothing.
 pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
 /// Where it says what the tables' names begin with.
 const PREFIX: &str = "OUTBOX_TABLE_PREFIX";
 /// Where it says where the configuration file is.
 const CONFIG: &str = "OUTBOX_CONFIG";
+/// What the option `--database` is known by here, for `migrate print` has an argument of that name.
+const DATABASE: &str = "database-of-config";
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// An operator does one thing at a time.
@@ -28,6 +31,8 @@ const CONNECTIONS: u32 = 4;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Database")]
 pub(crate) struct Target {
+    #[command(flatten)]
+    given: Given,
     /// Where the database is: postgres://…, mysql://… (MariaDB too) or sqlite://…
     #[arg(
         long,
@@ -57,7 +62,7 @@ pub(crate) struct Target {
     config: Option<PathBuf>,
     /// Which database of the configuration file, if there are several
     #[arg(
-        id = "database-of-config",
+        id = DATABASE,
         long = "database",
         value_name = "NAME",
         global = true
@@ -101,6 +106,7 @@ impl Target {
     /// An outbox with the usual prefix.
     pub(crate) fn at(url: &str) -> Self {
         Self {
+            given: Given::default(),
             database_url: Some(url.to_owned()),
             table_prefix: None,
             config: None,
@@ -116,20 +122,18 @@ impl Target {
     /// Where the database is, if the command line says so. What the environment says is for commands that
     /// are about that database.
     pub(crate) fn explicit_url(&self) -> Option<&str> {
-        explicit(self.database_url.as_deref(), URL)
+        let given = self.given.has("database_url");
+        self.database_url.as_deref().filter(|_| given)
     }
 
     /// Refuses what the command line says of a database, for a command whose databases are in its file.
     pub(crate) fn leaves_it_to_the_file(&self) -> Result<(), Failure> {
         let said = [
-            ("--database-url", self.explicit_url()),
-            (
-                "--table-prefix",
-                explicit(self.table_prefix.as_deref(), PREFIX),
-            ),
-            ("--database", self.database.as_deref()),
+            ("--database-url", "database_url"),
+            ("--table-prefix", "table_prefix"),
+            ("--database", DATABASE),
         ];
-        match said.iter().find(|(_, value)| value.is_some()) {
+        match said.iter().find(|(_, field)| self.given.has(field)) {
             None => Ok(()),
             Some((option, _)) => {
                 let file = self.config().display();
@@ -159,8 +163,7 @@ impl Target {
             let message = format!("--database-url and --database {name} each name a database");
             return Err(Failure::usage(message).way_out("leave out the one that is not meant"));
         }
-        let file = self.config.as_deref().and_then(Path::to_str);
-        let by_file = self.database.is_some() || explicit(file, CONFIG).is_some();
+        let by_file = self.database.is_some() || self.given.has("config");
         let url = match by_file {
             true => self.explicit_url(),
             false => self.database_url.as_deref(),
@@ -299,12 +302,6 @@ impl Place {
             }
         }
     }
-}
-
-/// What the command line says, and not the environment.
-pub(crate) fn explicit<'a>(value: Option<&'a str>, variable: &str) -> Option<&'a str> {
-    let environment = std::env::var(variable).ok();
-    value.filter(|value| environment.as_deref() != Some(value))
 }
 
 fn parsed<O: FromStr<Err = sqlx::Error>>(url: &str) -> Result<O, Failure> {

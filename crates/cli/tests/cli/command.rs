@@ -6,6 +6,17 @@ use std::process::{Child, Output, Stdio};
 
 use serde_json::Value;
 
+pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
+/// What whoever runs the tests may have set, and the command would heed.
+const OURS: [&str; 6] = [
+    URL,
+    "OUTBOX_TABLE_PREFIX",
+    "OUTBOX_CONFIG",
+    "OUTBOX_USERS",
+    "NO_COLOR",
+    "CLICOLOR_FORCE",
+];
+
 /// The command, told where the database is, and of which kind.
 #[derive(Debug)]
 pub(crate) struct Command<DB> {
@@ -35,29 +46,37 @@ impl<DB> Command<DB> {
     /// With the URL on the command line, and not in the environment.
     pub(crate) fn run_named(&self, arguments: &[&str]) -> Ran {
         let url = ["--database-url", &self.url];
-        Self::spawn(&[arguments, &url].concat(), "", None)
+        Self::spawn(&[arguments, &url].concat(), "", &[])
     }
 
     /// With no URL anywhere.
     pub(crate) fn run_without_url(&self, arguments: &[&str]) -> Ran {
-        Self::spawn(arguments, "", None)
+        Self::spawn(arguments, "", &[])
     }
 
     pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
-        Self::spawn(arguments, input, Some(&self.url))
+        Self::spawn(arguments, input, &[(URL, &self.url)])
+    }
+
+    /// With the URL in the environment, and other variables beside it or in its place.
+    pub(crate) fn run_among(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
+        let variables = [&[(URL, &*self.url)], variables].concat();
+        Self::spawn(arguments, "", &variables)
     }
 
     /// Begins it.
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
-        Self::begin(arguments, Some(&self.url))
+        Self::begin(arguments, &[(URL, &self.url)])
     }
 
-    fn begin(arguments: &[&str], url: Option<&str>) -> Child {
-        std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
+    fn begin(arguments: &[&str], variables: &[(&str, &str)]) -> Child {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outbox"));
+        for variable in OURS {
+            command.env_remove(variable);
+        }
+        command
             .args(arguments)
-            .env_remove("OUTBOX_DATABASE_URL")
-            .env_remove("OUTBOX_CONFIG")
-            .envs(url.map(|url| ("OUTBOX_DATABASE_URL", url)))
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -65,8 +84,8 @@ impl<DB> Command<DB> {
             .unwrap()
     }
 
-    fn spawn(arguments: &[&str], input: &str, url: Option<&str>) -> Ran {
-        let mut child = Self::begin(arguments, url);
+    fn spawn(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Ran {
+        let mut child = Self::begin(arguments, variables);
         // One that fails does not read everything.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         Ran {
