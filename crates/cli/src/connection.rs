@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
 use outbox::{Backend, Outbox, OutboxError, OutboxHandle, Partitions, TablePrefix};
+use sqlx::mysql::MySqlConnectOptions;
 use sqlx::pool::PoolOptions;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
 
@@ -68,6 +71,9 @@ pub(crate) struct Target {
         global = true
     )]
     database: Option<String>,
+    /// The database that was found, in words.
+    #[arg(skip)]
+    found: OnceLock<String>,
 }
 
 /// An outbox that was found.
@@ -111,7 +117,13 @@ impl Target {
             table_prefix: None,
             config: None,
             database: None,
+            found: OnceLock::new(),
         }
+    }
+
+    /// The database that was found, for whoever is told that something is wrong with it.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.found.get().map(String::as_str)
     }
 
     /// Where the configuration file is, or would be.
@@ -159,6 +171,14 @@ impl Target {
     /// The command line, the environment, the configuration file: who says it first. A file that the command
     /// line names is the command line's word.
     pub(crate) fn place(&self) -> Result<Place, Failure> {
+        let place = self.find()?;
+        if let Some(shown) = place.shown() {
+            self.found.get_or_init(|| shown);
+        }
+        Ok(place)
+    }
+
+    fn find(&self) -> Result<Place, Failure> {
         if let (Some(_), Some(name)) = (self.explicit_url(), &self.database) {
             let message = format!("--database-url and --database {name} each name a database");
             return Err(Failure::usage(message).way_out("leave out the one that is not meant"));
@@ -270,15 +290,74 @@ impl Place {
         if let Some((name, partitions)) = queue {
             builder = builder.queue(name, partitions).produce_only();
         }
-        builder.start().await.map_err(|error| match error {
-            OutboxError::SchemaVersion { found: 0, .. } => Failure::no_outbox(&self.prefix),
-            error => error.into(),
+        builder.start().await.map_err(|error| {
+            let failure = match error {
+                OutboxError::SchemaVersion { found: 0, .. } => self.no_outbox(),
+                error => error.into(),
+            };
+            failure.at(self.shown().as_deref())
         })
     }
 
-    pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
+    /// There are no tables, or none that this account sees.
+    pub(crate) fn no_outbox(&self) -> Failure {
+        let failure = Failure::no_outbox(&self.prefix);
+        match self.scheme() {
+            "sqlite" => failure,
+            _ => failure.or("or, if they are there, grant this account what docs/grants has"),
+        }
+    }
+
+    /// The account, the server and the database, or the file; never a password.
+    fn shown(&self) -> Option<String> {
+        fn server(
+            scheme: &str,
+            account: &str,
+            host: &str,
+            port: u16,
+            name: Option<&str>,
+        ) -> String {
+            // A password with a / in it makes the rest of the password a database's name.
+            let name = name.unwrap_or_default();
+            let name = name.rsplit_once('@').map_or(name, |_| "…");
+            format!("{scheme}://{account}@{host}:{port}/{name}")
+        }
         let url = &*self.url;
-        let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+        match self.scheme() {
+            scheme @ ("postgres" | "postgresql") => {
+                let options: PgConnectOptions = url.parse().ok()?;
+                let (account, name) = (options.get_username(), options.get_database());
+                let (host, port) = (options.get_host(), options.get_port());
+                Some(server(scheme, account, host, port, name))
+            }
+            scheme @ ("mysql" | "mariadb") => {
+                let options: MySqlConnectOptions = url.parse().ok()?;
+                let (account, name) = (options.get_username(), options.get_database());
+                let (host, port) = (options.get_host(), options.get_port());
+                Some(server(scheme, account, host, port, name))
+            }
+            "sqlite" => {
+                let options: SqliteConnectOptions = url.parse().ok()?;
+                Some(format!("sqlite://{}", options.get_filename().display()))
+            }
+            _ => None,
+        }
+    }
+
+    fn scheme(&self) -> &str {
+        let url = &*self.url;
+        url.split_once(':').map_or(url, |(scheme, _)| scheme)
+    }
+
+    /// Connects. What is wrong is said with the database it is wrong with.
+    pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
+        let pool = self.connect(connections).await;
+        pool.map_err(|failure| failure.at(self.shown().as_deref()))
+    }
+
+    async fn connect(&self, connections: u32) -> Result<AnyPool, Failure> {
+        let url = &*self.url;
+        let scheme = self.scheme();
         match scheme {
             "postgres" | "postgresql" => {
                 Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
@@ -286,9 +365,7 @@ impl Place {
             "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
             "sqlite" => {
                 let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                let file = options.get_filename().display().to_string();
-                let pool = connect(options, connections).await;
-                Ok(Any::Sqlite(pool.map_err(|failure| failure.so(&file))?))
+                Ok(Any::Sqlite(connect(options, connections).await?))
             }
             // Not the whole of it: there may be a password in it.
             _ => {

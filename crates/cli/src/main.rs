@@ -152,6 +152,6 @@ async fn run() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.at(context.target.found()).report(),
     }
 }

@@ -6,5 +6,6 @@ mod dashboard;
 mod operations;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod refusals;
 mod relay;
 mod tutorial;
