@@ -3,6 +3,7 @@
 
 mod command;
 mod dashboard;
+mod letters;
 mod operations;
 #[cfg(feature = "otlp")]
 mod otlp;

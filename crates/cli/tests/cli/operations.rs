@@ -21,7 +21,7 @@ on_every_database!(
 );
 
 /// A process that rejects what says so.
-async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
+pub(crate) async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
     let pool = Pool::<DB>::connect(url).await.unwrap();
     let handler = |message: OutboxMessage| async move {
         match message.payload_type.as_str() {
@@ -40,7 +40,7 @@ async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
 }
 
 /// Asks for the status until it is as wanted.
-async fn until<DB>(
+pub(crate) async fn until<DB>(
     command: &Command<DB>,
     what: &str,
     wanted: impl Fn(&[Value]) -> bool,
@@ -56,7 +56,7 @@ async fn until<DB>(
     panic!("{what}: never");
 }
 
-fn sum(partitions: &[Value], field: &str) -> i64 {
+pub(crate) fn sum(partitions: &[Value], field: &str) -> i64 {
     let values = partitions.iter().map(|partition| partition[field].as_i64());
     values.map(Option::unwrap).sum()
 }

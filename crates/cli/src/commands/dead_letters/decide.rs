@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::{DeadLetter, OutboxError};
+use outbox::{DeadLetter, DeadLetterFilter, DeadLetterStatus, OutboxError};
 use serde_json::json;
 
 use super::{Page, Selection, look, one};
@@ -29,7 +29,7 @@ pub(super) struct Requeue {
 
 impl Requeue {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let letters = self.selection.letters(outbox).await?;
+        let letters = self.selection.letters(outbox, output).await?;
         if self.selection.dry_run {
             return look::print(&letters, output);
         }
@@ -137,7 +137,7 @@ impl Claimed {
     async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
         let mut letters = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
-            let mut letter = one(outbox, *id).await?;
+            let mut letter = one(outbox, *id, false).await?;
             letter.claim_token = Some(self.token.clone());
             letters.push(letter);
         }
@@ -158,7 +158,7 @@ impl Resolve {
         let letters = self.claimed.letters(outbox).await?;
         note("resolve", outbox, &letters, "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_resolve(&letters).await)?;
-        ended("resolved", done, outbox, &letters, output).await
+        conclude("resolved", done, outbox, &letters, output).await
     }
 }
 
@@ -180,7 +180,7 @@ impl Reject {
         let reject =
             on!(outbox, handle => handle.outbox().dead_letter_reject(&letters, &self.reason).await);
         let done = reject?;
-        ended("rejected", done, outbox, &letters, output).await
+        conclude("rejected", done, outbox, &letters, output).await
     }
 }
 
@@ -200,7 +200,7 @@ pub(super) struct Discard {
 
 impl Discard {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let letters = self.selection.letters(outbox).await?;
+        let letters = self.selection.letters(outbox, output).await?;
         if self.selection.dry_run {
             return look::print(&letters, output);
         }
@@ -211,16 +211,20 @@ impl Discard {
         let reason = self.reason.as_deref().unwrap_or("");
         note("discard", outbox, &letters, reason).await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_discard(&letters).await)?;
-        ended("discarded", done, outbox, &letters, output).await
+        conclude("discarded", done, outbox, &letters, output).await
     }
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
+  outbox dead-letters cleanup --dry-run
   outbox dead-letters cleanup --queue orders --limit 10000 --yes")]
 pub(super) struct Cleanup {
     #[command(flatten)]
     page: Page,
+    /// Only say how many would be deleted
+    #[arg(long, help_heading = None::<&'static str>)]
+    dry_run: bool,
     #[command(flatten)]
     confirmation: Confirmation,
 }
@@ -228,8 +232,21 @@ pub(super) struct Cleanup {
 impl Cleanup {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let filter = self.page.of(outbox)?;
-        self.confirmation
-            .ask("delete dead letters that were resolved or discarded")?;
+        // Whoever says yes beforehand need not wait until all are counted.
+        if self.dry_run || !self.confirmation.is_given() {
+            let there = ended(outbox, &filter).await?;
+            let most = there.min(self.page.limit.into());
+            if self.dry_run {
+                return say(most, there, output);
+            }
+            let of = match most < there {
+                true => format!(" of {there}"),
+                false => String::new(),
+            };
+            self.confirmation.ask(&format!(
+                "delete {most}{of} dead letters that were resolved or discarded"
+            ))?;
+        }
         record(outbox, "clean up", &self.page.described(), "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_cleanup(&filter).await)?;
         let more = done >= u64::from(self.page.limit);
@@ -244,8 +261,29 @@ impl Cleanup {
     }
 }
 
+/// How many of those that a filter lets through were resolved or discarded, whatever its limit.
+async fn ended(outbox: &AnyOutbox, filter: &DeadLetterFilter) -> Result<u64, Failure> {
+    let mut there = 0;
+    for status in [DeadLetterStatus::Resolved, DeadLetterStatus::Discarded] {
+        let filter = filter.clone().status(status);
+        there += on!(outbox, handle => handle.outbox().dead_letter_count(&filter).await)?;
+    }
+    Ok(there)
+}
+
+/// Says what `cleanup` would do.
+fn say(most: u64, there: u64, output: &mut Output) -> Result<(), Failure> {
+    if output.is_json() {
+        return output.json(&json!({ "would_delete": most, "of": there }));
+    }
+    output.line(match most < there {
+        true => format!("{most} of {there} would be deleted: --limit is {most}"),
+        false => format!("{most} would be deleted"),
+    })
+}
+
 /// Those that were not in a state for it are an error: somebody should know.
-async fn ended(
+async fn conclude(
     what: &str,
     done: u64,
     outbox: &AnyOutbox,
@@ -273,7 +311,7 @@ async fn all_of(
     }
     let mut now = Vec::new();
     for letter in letters.iter().take(MOST_TOLD) {
-        now.push(match one(outbox, letter.id).await {
+        now.push(match one(outbox, letter.id, false).await {
             Ok(found) => format!("{} is {}", found.id, found.status),
             Err(_) => format!("{} is gone", letter.id),
         });
