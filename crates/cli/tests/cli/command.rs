@@ -138,6 +138,11 @@ impl Ran {
         String::from_utf8(self.output.stdout.clone()).unwrap()
     }
 
+    /// What it complained about, however it ended.
+    pub(crate) fn complained(&self) -> String {
+        String::from_utf8(self.output.stderr.clone()).unwrap()
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.succeeds()).unwrap()
     }

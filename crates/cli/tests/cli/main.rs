@@ -4,9 +4,11 @@
 mod command;
 mod dashboard;
 mod letters;
+mod odds;
 mod operations;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod refusals;
 mod relay;
+mod snapshots;
 mod tutorial;
