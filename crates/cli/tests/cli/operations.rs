@@ -221,6 +221,24 @@ async fn the_doctor_names_what_is_wrong<DB: Backend>(command: &Command<DB>) {
     command.run(&["migrate", "up"]).succeeds();
     let well = command.run(&["doctor", "--json"]).json();
     assert_eq!(well["healthy"], true, "{well}");
+    // What was not measured is not called fine.
+    let of_a_server = database_type(&command.url) != "sqlite";
+    for check in ["isolation", "transactions", "connections"] {
+        let mut findings = well["findings"].as_array().unwrap().iter();
+        let found = findings.find(|finding| finding["check"] == check);
+        assert_eq!(found.is_some(), of_a_server, "{check}: {well}");
+        assert!(
+            found.is_none_or(|found| found["severity"] == "fine"),
+            "{well}"
+        );
+    }
+    if database_type(&command.url) == "postgres" {
+        let option = "options[default_transaction_isolation]=serializable";
+        let strict = Command::<DB>::at(&format!("{}?{option}", command.url));
+        let told = strict.run(&["doctor"]).succeeds();
+        let expected = "note     isolation: transactions of this account are serializable unless";
+        assert!(told.contains(expected), "{told}");
+    }
     let worker = worker::<DB>(&command.url).await;
     let enqueue = ["enqueue", "orders", "x", "--key", "k", "--type"];
     command
