@@ -201,7 +201,8 @@ impl Target {
             return Err(Failure::usage(message)
                 .way_out("for example: --database-url postgres://user:password@localhost/shop"));
         }
-        let databases = config::File::read(self.config())?.databases()?;
+        let file = config::File::read(self.config())?;
+        let databases = file.databases()?;
         let names: Vec<&str> = databases.iter().map(Database::name).collect();
         let shown = self.config().display();
         let database = match (&self.database, &*databases) {
@@ -218,6 +219,7 @@ impl Target {
                     Failure::usage(message).way_out(format!("there are: {}", names.join(", ")))
                 })?,
         };
+        file.check_url(database)?;
         Ok(Place {
             prefix: self.prefix_or(database.prefix())?,
             ..Place::of(database)
@@ -252,7 +254,7 @@ impl Place {
     /// A database of the configuration file.
     pub(crate) fn of(database: &Database) -> Self {
         Self {
-            url: database.url.as_str().to_owned(),
+            url: database.url().to_owned(),
             prefix: database.prefix().clone(),
             name: Some(database.name().to_owned()),
         }
@@ -302,51 +304,37 @@ impl Place {
     /// There are no tables, or none that this account sees.
     pub(crate) fn no_outbox(&self) -> Failure {
         let failure = Failure::no_outbox(&self.prefix);
-        match self.scheme() {
-            "sqlite" => failure,
+        match options(&self.url) {
+            Ok(Any::Sqlite(_)) => failure,
             _ => failure.or("or, if they are there, grant this account what docs/grants has"),
         }
     }
 
     /// The account, the server and the database, or the file; never a password.
     fn shown(&self) -> Option<String> {
-        fn server(
-            scheme: &str,
-            account: &str,
-            host: &str,
-            port: u16,
-            name: Option<&str>,
-        ) -> String {
+        let server = |kind: &str, account: &str, host: &str, port: u16, name: Option<&str>| {
             // A password with a / in it makes the rest of the password a database's name.
             let name = name.unwrap_or_default();
             let name = name.rsplit_once('@').map_or(name, |_| "…");
-            format!("{scheme}://{account}@{host}:{port}/{name}")
-        }
-        let url = &*self.url;
-        match self.scheme() {
-            scheme @ ("postgres" | "postgresql") => {
-                let options: PgConnectOptions = url.parse().ok()?;
-                let (account, name) = (options.get_username(), options.get_database());
-                let (host, port) = (options.get_host(), options.get_port());
-                Some(server(scheme, account, host, port, name))
-            }
-            scheme @ ("mysql" | "mariadb") => {
-                let options: MySqlConnectOptions = url.parse().ok()?;
-                let (account, name) = (options.get_username(), options.get_database());
-                let (host, port) = (options.get_host(), options.get_port());
-                Some(server(scheme, account, host, port, name))
-            }
-            "sqlite" => {
-                let options: SqliteConnectOptions = url.parse().ok()?;
-                Some(format!("sqlite://{}", options.get_filename().display()))
-            }
-            _ => None,
-        }
-    }
-
-    fn scheme(&self) -> &str {
-        let url = &*self.url;
-        url.split_once(':').map_or(url, |(scheme, _)| scheme)
+            format!("{kind}://{account}@{host}:{port}/{name}")
+        };
+        Some(match options(&self.url).ok()? {
+            Any::Postgres(at) => server(
+                "postgres",
+                at.get_username(),
+                at.get_host(),
+                at.get_port(),
+                at.get_database(),
+            ),
+            Any::MySql(at) => server(
+                "mysql",
+                at.get_username(),
+                at.get_host(),
+                at.get_port(),
+                at.get_database(),
+            ),
+            Any::Sqlite(at) => format!("sqlite://{}", at.get_filename().display()),
+        })
     }
 
     /// Connects. What is wrong is said with the database it is wrong with.
@@ -356,29 +344,34 @@ impl Place {
     }
 
     async fn connect(&self, connections: u32) -> Result<AnyPool, Failure> {
-        let url = &*self.url;
-        let scheme = self.scheme();
-        match scheme {
-            "postgres" | "postgresql" => {
-                Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
-            }
-            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
-            "sqlite" => {
-                let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                Ok(Any::Sqlite(connect(options, connections).await?))
-            }
-            // Not the whole of it: there may be a password in it.
-            _ => {
-                let message = match url.contains("://") {
-                    true => format!("there is no database {scheme:?}"),
-                    false => "the database's URL is no URL".to_owned(),
-                };
-                Err(Failure::usage(message).way_out(
-                    "it begins with postgres://, mysql:// or sqlite://, as in sqlite:///var/lib/shop.db?mode=rwc",
-                ))
-            }
-        }
+        Ok(match options(&self.url)? {
+            Any::Postgres(at) => Any::Postgres(connect(at, connections).await?),
+            Any::MySql(at) => Any::MySql(connect(at, connections).await?),
+            Any::Sqlite(at) => Any::Sqlite(connect(at.busy_timeout(CONNECT), connections).await?),
+        })
     }
+}
+
+type AnyOptions = Any<PgConnectOptions, MySqlConnectOptions, SqliteConnectOptions>;
+
+/// What a URL says, if it is one of a database that we know.
+pub(crate) fn options(url: &str) -> Result<AnyOptions, Failure> {
+    let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+    Ok(match scheme {
+        "postgres" | "postgresql" => Any::Postgres(parsed(url)?),
+        "mysql" | "mariadb" => Any::MySql(parsed(url)?),
+        "sqlite" => Any::Sqlite(parsed(url)?),
+        // Not the whole of it: there may be a password in it.
+        _ => {
+            let message = match url.contains("://") {
+                true => format!("there is no database {scheme:?}"),
+                false => "the database's URL is no URL".to_owned(),
+            };
+            return Err(Failure::usage(message).way_out(
+                "it begins with postgres://, mysql:// or sqlite://, as in sqlite:///var/lib/shop.db?mode=rwc",
+            ));
+        }
+    })
 }
 
 fn parsed<O: FromStr<Err = sqlx::Error>>(url: &str) -> Result<O, Failure> {

@@ -28,7 +28,13 @@ use crate::output::Output;
 #[command(
     name = "outbox",
     version,
-    after_help = "Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached or
+    after_help = "Examples:
+  outbox demo                                               what it is about, in a quarter of a minute
+  outbox migrate up --database-url postgres://localhost/shop
+  outbox status --watch
+  outbox relay --init                                       a configuration to begin with
+
+Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached or
 refuses, 4 there is no outbox in it or one of another version, 5 what was asked for does not exist or is
 not in a state for that, 6 a broker cannot be reached or refuses."
 )]

@@ -44,6 +44,39 @@ fn colours_are_for_whoever_wants_them() {
     );
 }
 
+/// A log is coloured as everything else is.
+#[test]
+fn a_log_has_colours_for_whoever_wants_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("outbox.toml");
+    let nowhere = "[[database]]\nname = \"shop\"\nurl = \"sqlite:///no/such/file\"\n";
+    let route = "[[route]]\nqueues = [\"orders\"]\n[route.stdout]\n";
+    fs::write(&config, format!("{nowhere}{route}")).unwrap();
+    let relay = ["relay", "--config", config.to_str().unwrap()];
+    let nobody: Command<Sqlite> = Command::at("");
+    for (when, coloured) in [("always", true), ("auto", false), ("never", false)] {
+        let mut running = nobody.start(&[&relay[..], &["--color", when]].concat());
+        let mut log = BufReader::new(running.stderr.take().unwrap());
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert!(line.contains("cannot start"), "{line}");
+        assert_eq!(line.contains('\u{1b}'), coloured, "{when}: {line}");
+    }
+}
+
+#[test]
+fn a_demo_shows_how_fast_it_is() {
+    let nobody: Command<Sqlite> = Command::at("");
+    let demo = nobody.run_without_url(&["demo", "--seconds", "4"]);
+    let shown = demo.complained();
+    assert_eq!(demo.code(), Some(0), "{shown}");
+    let counted = |line: &&str| line.contains(" per second, ") && !line.contains(" 0 per second");
+    assert!(shown.lines().any(|line| counted(&line)), "{shown}");
+    assert!(demo.printed().contains("nothing lost"), "{demo:?}");
+}
+
 #[test]
 fn a_status_that_is_watched_comes_again_until_it_is_interrupted() {
     let (_folder, command) = outbox();

@@ -216,7 +216,10 @@ fn a_file_that_has_changed_is_followed_and_one_that_makes_no_sense_is_not() {
 
     folder.write(&TO_A_FILE.replace("${OUTBOX_DATABASE_URL}", "postgre://shop"));
     tell(&relay.process, "HUP");
-    relay.says("not reloaded: there is no database \"postgre\"");
+    let refused = relay.says("not reloaded: ");
+    let refused = refused["message"].as_str().unwrap();
+    let expected = "outbox.toml, line 4, database.url: there is no database \"postgre\"; ";
+    assert!(refused.contains(expected), "{refused}");
     folder.write(TO_A_FILE);
     tell(&relay.process, "HUP");
     relay.says("reloaded: nothing has changed");

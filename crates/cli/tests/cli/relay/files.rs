@@ -163,6 +163,18 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
             ),
             "outbox: outbox.toml, line 2, database.name: no route has messages of this database",
         ),
+        (
+            refused(
+                "[[database]]\nname = \"b\"\nurl = \"postgre://me:s3cret@x/y\"\n[[route]]\nqueues = [\"a\"]\n[route.stdout]\n",
+            ),
+            "outbox: outbox.toml, line 3, database.url: there is no database \"postgre\"; it begins with ",
+        ),
+        (
+            refused(
+                "[[database]]\nname = \"b\"\nurl = \"mysql://me:s3/cret@x/y\"\n[[route]]\nqueues = [\"a\"]\n[route.stdout]\n",
+            ),
+            "outbox: outbox.toml, line 3, database.url: the database's URL cannot be read: invalid port number; ",
+        ),
         (with("[[route]\n"), "outbox: outbox.toml, line 4, "),
         (
             with("[route]\nqueues = [\"a\"]\n"),
@@ -223,6 +235,7 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
     ];
     for (said, expected) in cases {
         assert!(said.starts_with(expected), "{said}\nis not\n{expected}");
+        assert!(!said.contains("s3"), "{said}");
     }
     let nobody: Command<Sqlite> = Command::at("x");
     let missing = nobody.run(&["relay", "--config", "no-such.toml"]).fails(2);
