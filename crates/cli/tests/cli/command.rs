@@ -1,8 +1,10 @@
 //! The real command, against a database of the test's own.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::marker::PhantomData;
 use std::process::{Child, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -151,6 +153,59 @@ impl Ran {
         let lines = self.succeeds();
         let values = lines.lines().map(serde_json::from_str);
         values.map(Result::unwrap).collect()
+    }
+}
+
+/// How long a line may be waited for that should come soon, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The lines that a process writes. A thread reads them, also those that nobody wants: a process must not wait for
+/// us, and we must not wait for ever for a line that never comes.
+#[derive(Debug)]
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    pub(crate) fn of(stream: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stream).lines();
+            // Nobody listens any more, and it is read all the same.
+            lines
+                .map_while(Result::ok)
+                .for_each(|line| drop(sender.send(line)));
+        });
+        Self(lines)
+    }
+
+    /// The first line that is wanted. Panics, with all that came before it, if it does not come.
+    pub(crate) fn until<T>(&self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> T {
+        let (mut before, until) = (String::new(), Instant::now() + PATIENCE);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = match self.0.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => panic!("it ended without {what}: {before}"),
+                Err(RecvTimeoutError::Timeout) => panic!("never {what}: {before}"),
+            };
+            if let Some(found) = wanted(&line) {
+                return found;
+            }
+            before.push_str(&line);
+            before.push('\n');
+        }
+    }
+
+    /// Waits until there are no more.
+    pub(crate) fn end(&self) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.0.recv_timeout(left) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => panic!("it goes on"),
+            }
+        }
     }
 }
 

@@ -2,13 +2,12 @@
 //! goes on until somebody has seen enough.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 
 use sqlx::Sqlite;
 use tempfile::TempDir;
 
-use crate::command::{Command, tell};
+use crate::command::{Command, Lines, tell};
 
 const INTERRUPT: i32 = 2;
 
@@ -56,9 +55,8 @@ fn a_log_has_colours_for_whoever_wants_them() {
     let nobody: Command<Sqlite> = Command::at("");
     for (when, coloured) in [("always", true), ("auto", false), ("never", false)] {
         let mut running = nobody.start(&[&relay[..], &["--color", when]].concat());
-        let mut log = BufReader::new(running.stderr.take().unwrap());
-        let mut line = String::new();
-        log.read_line(&mut line).unwrap();
+        let log = Lines::of(running.stderr.take().unwrap());
+        let line = log.until("a line", |line| Some(line.to_owned()));
         running.kill().unwrap();
         running.wait().unwrap();
         assert!(line.contains("cannot start"), "{line}");
@@ -83,11 +81,9 @@ fn a_status_that_is_watched_comes_again_until_it_is_interrupted() {
     for (more, head) in [(&["--json"][..], "{\"at\":"), (&[], "queue ")] {
         let watch = ["status", "--watch", "--every", "100ms"];
         let mut watching = command.start(&[&watch[..], more].concat());
-        let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
-        let mut seen = 0;
-        while seen < 2 {
-            let line = lines.next().expect("it goes on").unwrap();
-            seen += usize::from(line.starts_with(head));
+        let lines = Lines::of(watching.stdout.take().unwrap());
+        for time in ["once", "again"] {
+            lines.until(time, |line| line.starts_with(head).then_some(()));
         }
         tell(&watching, "INT");
         let ended = watching.wait().unwrap();
