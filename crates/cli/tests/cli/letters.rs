@@ -52,6 +52,13 @@ async fn a_letter_is_discarded_or_rejected_again_and_deleted_when_it_has_ended<D
     let again = command.run(&[&discard[..], &["--yes"]].concat()).fails(5);
     assert!(again.contains(&format!("{first} is discarded")), "{again}");
 
+    let replay = ["dead-letters", "replay", "--dry-run"];
+    let dry = command.run(&replay).succeeds();
+    assert_eq!(dry, "2 would be claimed\n");
+    let short = ["dead-letters", "replay", "--limit", "1", "--for", "1ms"];
+    command.run(&short).succeeds();
+    let dry = command.run(&[&replay[..], &["--json"]].concat()).json();
+    assert_eq!(dry, json!({ "would_claim": 2 }), "a claim has run out");
     let claimed = command.run(&["dead-letters", "replay", "--limit", "1", "--json"]);
     let claimed = claimed.json();
     assert_eq!(claimed["id"].to_string(), second, "the oldest that waits");

@@ -2,6 +2,7 @@
 //! code that is documented for it; never with a password.
 
 use std::fs;
+use std::net::TcpListener;
 
 use outbox::Backend;
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -146,6 +147,31 @@ async fn what_keeps_it_from_the_outbox_is_said<DB: Backend>(command: &Command<DB
     }
     run(&command.url, "UPDATE outbox_schema SET version = 1").await;
     command.run(&["migrate", "status"]).succeeds();
+}
+
+/// A server that takes connections and says nothing.
+#[test]
+fn a_server_that_is_silent_is_not_waited_for_for_ever() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let ask = |scheme: &str| {
+        let url = format!("{scheme}://me:s3cret@{address}/shop");
+        Command::<()>::at(&url).start(&["status"])
+    };
+    for (scheme, asking) in ["postgres", "mysql"].map(|scheme| (scheme, ask(scheme))) {
+        let answer = asking.wait_with_output().unwrap();
+        let said = String::from_utf8(answer.stderr).unwrap();
+        assert_eq!(answer.status.code(), Some(3), "{said}");
+        let place = format!("at {scheme}://me@{address}/shop\n");
+        for part in [
+            "the database did not answer within 10s\n",
+            &place,
+            "firewall",
+        ] {
+            assert!(said.contains(part), "{part:?} is missing in\n{said}");
+        }
+        assert!(!said.contains("s3cret"), "{said}");
+    }
 }
 
 /// Accounts are known to the whole server, and are named after the test's database.

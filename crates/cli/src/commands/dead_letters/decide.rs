@@ -1,11 +1,11 @@
 //! Deciding what becomes of dead letters.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use outbox::{DeadLetter, DeadLetterFilter, DeadLetterStatus, OutboxError};
 use serde_json::json;
 
-use super::{Page, Selection, look, one};
+use super::{Page, Selection, list, look, one};
 use crate::ask::Confirmation;
 use crate::commands::{progress, record};
 use crate::connection::{AnyOutbox, on};
@@ -93,10 +93,14 @@ fn partly(failure: Failure, done: u64, of: usize) -> Failure {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
+  outbox dead-letters replay --queue orders --dry-run
   outbox dead-letters replay --queue orders --limit 10 --for 30m")]
 pub(super) struct Replay {
     #[command(flatten)]
     page: Page,
+    /// Only say how many would be claimed
+    #[arg(long, help_heading = None::<&'static str>)]
+    dry_run: bool,
     /// How long nobody else gets them
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = crate::format::duration, help_heading = None::<&'static str>)]
     claim: Duration,
@@ -105,6 +109,13 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let filter = self.page.of(outbox)?;
+        if self.dry_run {
+            let most = free(outbox, &filter).await?.min(self.page.limit.into());
+            return match output.is_json() {
+                true => output.json(&json!({ "would_claim": most })),
+                false => output.line(format!("{most} would be claimed")),
+            };
+        }
         record(outbox, "replay", &self.page.described(), "").await?;
         let claimed =
             on!(outbox, handle => handle.outbox().dead_letter_replay(&filter, self.claim).await)?;
@@ -120,6 +131,18 @@ impl Replay {
             _ => Ok(()),
         }
     }
+}
+
+/// How many of those that a filter lets through wait, or were claimed until a moment that has passed; of the
+/// latter not more than its limit are looked at.
+async fn free(outbox: &AnyOutbox, filter: &DeadLetterFilter) -> Result<u64, Failure> {
+    let pending = filter.clone().status(DeadLetterStatus::Pending);
+    let pending = on!(outbox, handle => handle.outbox().dead_letter_count(&pending).await)?;
+    let claimed = filter.clone().status(DeadLetterStatus::Reprocessing);
+    let now = SystemTime::now();
+    let claimed = list(outbox, claimed, false).await?.into_iter();
+    let over = claimed.filter(|letter| letter.deadline.is_some_and(|until| until <= now));
+    Ok(pending + over.count() as u64)
 }
 
 /// Claimed ones.
