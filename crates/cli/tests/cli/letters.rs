@@ -97,6 +97,9 @@ async fn a_letter_is_discarded_or_rejected_again_and_deleted_when_it_has_ended<D
     let done = cleanup(&["--limit", "1", "--yes", "--json"]).json();
     assert_eq!(done, json!({ "deleted": 1, "maybe_more": true }));
     assert_eq!(cleanup(&["--yes"]).succeeds(), "1 deleted\n");
+    let done = cleanup(&["--json"]).json();
+    let nothing = json!({ "deleted": 0, "maybe_more": false });
+    assert_eq!(done, nothing, "nobody is asked about nothing");
     let left = letters(command);
     assert_eq!(json!([left[0]["id"]]), json!([rejected["id"]]));
     assert_eq!(left.len(), 1);

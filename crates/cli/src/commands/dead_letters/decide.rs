@@ -262,6 +262,9 @@ impl Cleanup {
             if self.dry_run {
                 return say(most, there, output);
             }
+            if most == 0 {
+                return self.told(0, output);
+            }
             let of = match most < there {
                 true => format!(" of {there}"),
                 false => String::new(),
@@ -272,7 +275,11 @@ impl Cleanup {
         }
         record(outbox, "clean up", &self.page.described(), "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_cleanup(&filter).await)?;
-        let more = done >= u64::from(self.page.limit);
+        self.told(done, output)
+    }
+
+    fn told(&self, done: u64, output: &mut Output) -> Result<(), Failure> {
+        let more = done > 0 && done >= u64::from(self.page.limit);
         if output.is_json() {
             return output.json(&json!({ "deleted": done, "maybe_more": more }));
         }
