@@ -14,6 +14,11 @@ pub(crate) struct Confirmation {
 }
 
 impl Confirmation {
+    /// Whether somebody has said yes already.
+    pub(crate) fn is_given(&self) -> bool {
+        self.yes
+    }
+
     /// Goes on if somebody says yes. Where nobody can be asked, only `--yes` is a yes.
     pub(crate) fn ask(&self, question: &str) -> Result<(), Failure> {
         if self.yes {

@@ -19,6 +19,7 @@ use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::connection::options;
 use crate::failure::Failure;
 pub(crate) use sinks::AnySink;
 use values::{Check, Checked, Text};
@@ -117,7 +118,7 @@ enum Profile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Database {
     name: Spanned<Checked<QueueName>>,
-    pub(crate) url: Text,
+    url: Spanned<Text>,
     #[serde(default)]
     table_prefix: Checked<TablePrefix>,
     #[serde(default)]
@@ -180,6 +181,10 @@ impl Config {
 impl Database {
     pub(crate) fn name(&self) -> &str {
         self.name.get_ref().0.as_str()
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        self.url.get_ref().as_str()
     }
 
     pub(crate) fn prefix(&self) -> &TablePrefix {
@@ -306,7 +311,18 @@ impl File {
                 }
             }
         }
+        for database in &config.databases {
+            self.check_url(database)?;
+        }
         Ok(config)
+    }
+
+    /// Refuses a URL that is none, before anybody tries to connect to it.
+    pub(crate) fn check_url(&self, database: &Database) -> Result<(), Failure> {
+        match options(database.url()) {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(self.refuse(database.url.span(), failure.on_one_line())),
+        }
     }
 
     fn check_route(&self, route: &Route, databases: &HashSet<&str>) -> Result<(), Failure> {

@@ -2,23 +2,29 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
 use outbox::{Backend, Outbox, OutboxError, OutboxHandle, Partitions, TablePrefix};
+use sqlx::mysql::MySqlConnectOptions;
 use sqlx::pool::PoolOptions;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
 
 use crate::config::{self, Database};
 use crate::failure::{Code, Failure};
+use crate::given::Given;
 
-/// Where the environment says where the database is.
+/// Where the environment says where the database is. A variable that is empty says nothing.
 pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
 /// Where it says what the tables' names begin with.
 const PREFIX: &str = "OUTBOX_TABLE_PREFIX";
 /// Where it says where the configuration file is.
 const CONFIG: &str = "OUTBOX_CONFIG";
+/// What the option `--database` is known by here, for `migrate print` has an argument of that name.
+const DATABASE: &str = "database-of-config";
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 /// An operator does one thing at a time.
@@ -28,6 +34,8 @@ const CONNECTIONS: u32 = 4;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Database")]
 pub(crate) struct Target {
+    #[command(flatten)]
+    given: Given,
     /// Where the database is: postgres://…, mysql://… (MariaDB too) or sqlite://…
     #[arg(
         long,
@@ -57,12 +65,15 @@ pub(crate) struct Target {
     config: Option<PathBuf>,
     /// Which database of the configuration file, if there are several
     #[arg(
-        id = "database-of-config",
+        id = DATABASE,
         long = "database",
         value_name = "NAME",
         global = true
     )]
     database: Option<String>,
+    /// The database that was found, in words.
+    #[arg(skip)]
+    found: OnceLock<String>,
 }
 
 /// An outbox that was found.
@@ -101,11 +112,18 @@ impl Target {
     /// An outbox with the usual prefix.
     pub(crate) fn at(url: &str) -> Self {
         Self {
+            given: Given::default(),
             database_url: Some(url.to_owned()),
             table_prefix: None,
             config: None,
             database: None,
+            found: OnceLock::new(),
         }
+    }
+
+    /// The database that was found, for whoever is told that something is wrong with it.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.found.get().map(String::as_str)
     }
 
     /// Where the configuration file is, or would be.
@@ -116,20 +134,18 @@ impl Target {
     /// Where the database is, if the command line says so. What the environment says is for commands that
     /// are about that database.
     pub(crate) fn explicit_url(&self) -> Option<&str> {
-        explicit(self.database_url.as_deref(), URL)
+        let given = self.given.has("database_url");
+        self.database_url.as_deref().filter(|_| given)
     }
 
     /// Refuses what the command line says of a database, for a command whose databases are in its file.
     pub(crate) fn leaves_it_to_the_file(&self) -> Result<(), Failure> {
         let said = [
-            ("--database-url", self.explicit_url()),
-            (
-                "--table-prefix",
-                explicit(self.table_prefix.as_deref(), PREFIX),
-            ),
-            ("--database", self.database.as_deref()),
+            ("--database-url", "database_url"),
+            ("--table-prefix", "table_prefix"),
+            ("--database", DATABASE),
         ];
-        match said.iter().find(|(_, value)| value.is_some()) {
+        match said.iter().find(|(_, field)| self.given.has(field)) {
             None => Ok(()),
             Some((option, _)) => {
                 let file = self.config().display();
@@ -155,12 +171,19 @@ impl Target {
     /// The command line, the environment, the configuration file: who says it first. A file that the command
     /// line names is the command line's word.
     pub(crate) fn place(&self) -> Result<Place, Failure> {
+        let place = self.find()?;
+        if let Some(shown) = place.shown() {
+            self.found.get_or_init(|| shown);
+        }
+        Ok(place)
+    }
+
+    fn find(&self) -> Result<Place, Failure> {
         if let (Some(_), Some(name)) = (self.explicit_url(), &self.database) {
             let message = format!("--database-url and --database {name} each name a database");
             return Err(Failure::usage(message).way_out("leave out the one that is not meant"));
         }
-        let file = self.config.as_deref().and_then(Path::to_str);
-        let by_file = self.database.is_some() || explicit(file, CONFIG).is_some();
+        let by_file = self.database.is_some() || self.given.has("config");
         let url = match by_file {
             true => self.explicit_url(),
             false => self.database_url.as_deref(),
@@ -178,7 +201,8 @@ impl Target {
             return Err(Failure::usage(message)
                 .way_out("for example: --database-url postgres://user:password@localhost/shop"));
         }
-        let databases = config::File::read(self.config())?.databases()?;
+        let file = config::File::read(self.config())?;
+        let databases = file.databases()?;
         let names: Vec<&str> = databases.iter().map(Database::name).collect();
         let shown = self.config().display();
         let database = match (&self.database, &*databases) {
@@ -195,6 +219,7 @@ impl Target {
                     Failure::usage(message).way_out(format!("there are: {}", names.join(", ")))
                 })?,
         };
+        file.check_url(database)?;
         Ok(Place {
             prefix: self.prefix_or(database.prefix())?,
             ..Place::of(database)
@@ -229,7 +254,7 @@ impl Place {
     /// A database of the configuration file.
     pub(crate) fn of(database: &Database) -> Self {
         Self {
-            url: database.url.as_str().to_owned(),
+            url: database.url().to_owned(),
             prefix: database.prefix().clone(),
             name: Some(database.name().to_owned()),
         }
@@ -267,44 +292,86 @@ impl Place {
         if let Some((name, partitions)) = queue {
             builder = builder.queue(name, partitions).produce_only();
         }
-        builder.start().await.map_err(|error| match error {
-            OutboxError::SchemaVersion { found: 0, .. } => Failure::no_outbox(&self.prefix),
-            error => error.into(),
+        builder.start().await.map_err(|error| {
+            let failure = match error {
+                OutboxError::SchemaVersion { found: 0, .. } => self.no_outbox(),
+                error => error.into(),
+            };
+            failure.at(self.shown().as_deref())
         })
     }
 
-    pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
-        let url = &*self.url;
-        let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
-        match scheme {
-            "postgres" | "postgresql" => {
-                Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
-            }
-            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
-            "sqlite" => {
-                let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                let file = options.get_filename().display().to_string();
-                let pool = connect(options, connections).await;
-                Ok(Any::Sqlite(pool.map_err(|failure| failure.so(&file))?))
-            }
-            // Not the whole of it: there may be a password in it.
-            _ => {
-                let message = match url.contains("://") {
-                    true => format!("there is no database {scheme:?}"),
-                    false => "the database's URL is no URL".to_owned(),
-                };
-                Err(Failure::usage(message).way_out(
-                    "it begins with postgres://, mysql:// or sqlite://, as in sqlite:///var/lib/shop.db?mode=rwc",
-                ))
-            }
+    /// There are no tables, or none that this account sees.
+    pub(crate) fn no_outbox(&self) -> Failure {
+        let failure = Failure::no_outbox(&self.prefix);
+        match options(&self.url) {
+            Ok(Any::Sqlite(_)) => failure,
+            _ => failure.or("or, if they are there, grant this account what docs/grants has"),
         }
+    }
+
+    /// The account, the server and the database, or the file; never a password.
+    fn shown(&self) -> Option<String> {
+        let server = |kind: &str, account: &str, host: &str, port: u16, name: Option<&str>| {
+            // A password with a / in it makes the rest of the password a database's name.
+            let name = name.unwrap_or_default();
+            let name = name.rsplit_once('@').map_or(name, |_| "…");
+            format!("{kind}://{account}@{host}:{port}/{name}")
+        };
+        Some(match options(&self.url).ok()? {
+            Any::Postgres(at) => server(
+                "postgres",
+                at.get_username(),
+                at.get_host(),
+                at.get_port(),
+                at.get_database(),
+            ),
+            Any::MySql(at) => server(
+                "mysql",
+                at.get_username(),
+                at.get_host(),
+                at.get_port(),
+                at.get_database(),
+            ),
+            Any::Sqlite(at) => format!("sqlite://{}", at.get_filename().display()),
+        })
+    }
+
+    /// Connects. What is wrong is said with the database it is wrong with.
+    pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
+        let pool = self.connect(connections).await;
+        pool.map_err(|failure| failure.at(self.shown().as_deref()))
+    }
+
+    async fn connect(&self, connections: u32) -> Result<AnyPool, Failure> {
+        Ok(match options(&self.url)? {
+            Any::Postgres(at) => Any::Postgres(connect(at, connections).await?),
+            Any::MySql(at) => Any::MySql(connect(at, connections).await?),
+            Any::Sqlite(at) => Any::Sqlite(connect(at.busy_timeout(CONNECT), connections).await?),
+        })
     }
 }
 
-/// What the command line says, and not the environment.
-pub(crate) fn explicit<'a>(value: Option<&'a str>, variable: &str) -> Option<&'a str> {
-    let environment = std::env::var(variable).ok();
-    value.filter(|value| environment.as_deref() != Some(value))
+type AnyOptions = Any<PgConnectOptions, MySqlConnectOptions, SqliteConnectOptions>;
+
+/// What a URL says, if it is one of a database that we know.
+pub(crate) fn options(url: &str) -> Result<AnyOptions, Failure> {
+    let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+    Ok(match scheme {
+        "postgres" | "postgresql" => Any::Postgres(parsed(url)?),
+        "mysql" | "mariadb" => Any::MySql(parsed(url)?),
+        "sqlite" => Any::Sqlite(parsed(url)?),
+        // Not the whole of it: there may be a password in it.
+        _ => {
+            let message = match url.contains("://") {
+                true => format!("there is no database {scheme:?}"),
+                false => "the database's URL is no URL".to_owned(),
+            };
+            return Err(Failure::usage(message).way_out(
+                "it begins with postgres://, mysql:// or sqlite://, as in sqlite:///var/lib/shop.db?mode=rwc",
+            ));
+        }
+    })
 }
 
 fn parsed<O: FromStr<Err = sqlx::Error>>(url: &str) -> Result<O, Failure> {

@@ -24,11 +24,16 @@ pub(crate) enum Code {
     Broker = 6,
 }
 
+/// Where to read what an account needs.
+const GRANTS: &str = "docs/grants has what each kind of account needs";
+
 /// For people: lower-case, and with a way out if there is one.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
     message: String,
+    /// The database that it happened to.
+    place: Option<String>,
     way_out: Option<String>,
 }
 
@@ -37,6 +42,7 @@ impl Failure {
         Self {
             code,
             message: message.into(),
+            place: None,
             way_out: None,
         }
     }
@@ -69,16 +75,38 @@ impl Failure {
         self
     }
 
+    /// Says what else may be the matter.
+    pub(crate) fn or(mut self, doubt: &str) -> Self {
+        if let Some(way_out) = &mut self.way_out {
+            way_out.push_str("; ");
+            way_out.push_str(doubt);
+        }
+        self
+    }
+
+    /// Says which database it happened to, if it happened to one and nobody has said so.
+    pub(crate) fn at(mut self, place: Option<&str>) -> Self {
+        if matches!(self.code, Code::Database | Code::Schema) && self.place.is_none() {
+            self.place = place.map(str::to_owned);
+        }
+        self
+    }
+
     pub(crate) fn code(&self) -> Code {
         self.code
     }
 
+    /// What it is, where, and what to do, as far as that is known.
+    fn parts(&self) -> impl Iterator<Item = String> {
+        let place = self.place.as_ref().map(|place| format!("at {place}"));
+        [Some(self.message.clone()), place, self.way_out.clone()]
+            .into_iter()
+            .flatten()
+    }
+
     /// For a table or a log.
     pub(crate) fn on_one_line(&self) -> String {
-        match &self.way_out {
-            Some(way_out) => format!("{}; {way_out}", self.message),
-            None => self.message.clone(),
-        }
+        self.parts().collect::<Vec<_>>().join("; ")
     }
 
     /// Says it on standard error, and answers with what to exit.
@@ -90,11 +118,8 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "outbox: {}", self.message)?;
-        match &self.way_out {
-            Some(way_out) => write!(f, "\n        {way_out}"),
-            None => Ok(()),
-        }
+        let parts: Vec<_> = self.parts().collect();
+        write!(f, "outbox: {}", parts.join("\n        "))
     }
 }
 
@@ -108,7 +133,15 @@ impl From<OutboxError> for Failure {
     fn from(error: OutboxError) -> Self {
         let code = match &error {
             OutboxError::Database(error) => return database(error),
-            OutboxError::NoAnswer { .. } | OutboxError::MissingPrivilege { .. } => Code::Database,
+            OutboxError::NoAnswer { .. } => Code::Database,
+            OutboxError::MissingPrivilege { needed, error } => {
+                let why = error
+                    .as_database_error()
+                    .map_or_else(|| error.to_string(), |error| error.message().to_owned());
+                let message = format!("this account may not change the schema: {why}");
+                return Self::new(Code::Database, message)
+                    .way_out(format!("it takes {needed}; {GRANTS}"));
+            }
             OutboxError::SchemaVersion { found: 0, .. } => {
                 return Self::no_outbox(&TablePrefix::default());
             }
@@ -167,16 +200,25 @@ fn database(error: &sqlx::Error) -> Failure {
     let code = refusal.code().unwrap_or_default();
     let message = refusal.message();
     match (&*code, number) {
-        ("28P01" | "28000", _) => failure(format!("the database refuses the account: {message}"))
-            .way_out("check user and password in the URL"),
+        ("28P01" | "28000", _) | (_, Some(1130)) => {
+            failure(format!("the database refuses the account: {message}"))
+                .way_out("check user and password in the URL")
+        }
         ("3D000", _) | (_, Some(1049)) => failure(format!("the database is not there: {message}"))
             .way_out("check the last part of the URL, or create it"),
-        ("42501", _) | (_, Some(1044 | 1142 | 1143 | 1227)) => {
-            failure(format!("the account lacks a privilege: {message}"))
-                .way_out("docs/grants has what each kind of account needs")
+        ("42501", _) | (_, Some(1044 | 1142 | 1143 | 1227 | 1370)) => {
+            failure(format!("the account lacks a privilege: {message}")).way_out(GRANTS)
         }
-        ("14", None) => failure(format!("cannot open the file: {message}"))
+        ("53300", _) | (_, Some(1040)) => {
+            failure(format!("the database has no connection left: {message}"))
+                .way_out("raise its limit, or shrink the pools of those who use it")
+        }
+        ("14" | "526", None) => failure(format!("cannot open the file: {message}"))
             .way_out("its folder must exist; ?mode=rwc at the URL's end creates the file"),
+        ("8" | "520" | "1544", None) => failure(format!("cannot write to the file: {message}"))
+            .way_out("is it or its folder read-only, or does the URL say mode=ro?"),
+        ("26", None) => failure(format!("this is no database of SQLite: {message}"))
+            .way_out("check the file's name in the URL"),
         ("5", None) => failure(message.to_owned()).way_out(
             "somebody has been writing for longer than 10 s: find the transaction that is open",
         ),

@@ -6,6 +6,7 @@ mod config;
 mod connection;
 mod failure;
 mod format;
+mod given;
 mod output;
 mod server;
 mod signals;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
 use crate::connection::Target;
@@ -27,7 +28,13 @@ use crate::output::Output;
 #[command(
     name = "outbox",
     version,
-    after_help = "Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached or
+    after_help = "Examples:
+  outbox demo                                               what it is about, in a quarter of a minute
+  outbox migrate up --database-url postgres://localhost/shop
+  outbox status --watch
+  outbox relay --init                                       a configuration to begin with
+
+Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the database cannot be reached or
 refuses, 4 there is no outbox in it or one of another version, 5 what was asked for does not exist or is
 not in a state for that, 6 a broker cannot be reached or refuses."
 )]
@@ -102,8 +109,20 @@ fn main() -> ExitCode {
     code
 }
 
+/// What the command line and the environment say. A variable that is empty says nothing.
+fn arguments() -> Cli {
+    let command = Cli::command().mut_args(|option| {
+        let variable = option.get_env().and_then(std::env::var_os);
+        match variable.is_some_and(|value| value.is_empty()) {
+            true => option.env(None::<&'static str>),
+            false => option,
+        }
+    });
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
 async fn run() -> ExitCode {
-    let Cli { command, context } = Cli::parse();
+    let Cli { command, context } = arguments();
     match context.color {
         ColorChoice::Always => anstream::ColorChoice::Always.write_global(),
         ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
@@ -139,6 +158,6 @@ async fn run() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.at(context.target.found()).report(),
     }
 }

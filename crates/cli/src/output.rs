@@ -28,6 +28,21 @@ pub(crate) struct Cell {
     right: bool,
 }
 
+/// The columns of a table that comes bit by bit.
+#[derive(Debug)]
+pub(crate) struct Columns<'a> {
+    /// Their titles, until they are printed.
+    head: &'a [&'a str],
+    widths: Vec<usize>,
+}
+
+impl<'a> Columns<'a> {
+    pub(crate) fn under(head: &'a [&'a str]) -> Self {
+        let widths = head.iter().map(|title| title.width()).collect();
+        Self { head, widths }
+    }
+}
+
 /// A number, to the right.
 pub(crate) fn number(number: impl Display) -> Cell {
     Cell {
@@ -121,25 +136,35 @@ impl Output {
 
     /// A table: columns as wide as they have to be, the last one as it is. Without titles, no head.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<Cell>]) -> Result<(), Failure> {
-        let widths: Vec<usize> = (0..head.len())
-            .map(|column| {
-                let cells = rows.iter().filter_map(|row| row.get(column));
-                let widest = cells.map(|cell| cell.text.width()).max();
-                widest.unwrap_or(0).max(head[column].width())
-            })
-            .collect();
-        let first = rows.first();
-        let titles = head.iter().enumerate().map(|(column, title)| Cell {
-            text: (*title).to_owned(),
-            style: Style::new().bold(),
-            right: first
-                .and_then(|row| row.get(column))
-                .is_some_and(|cell| cell.right),
-        });
-        if head.iter().any(|title| !title.is_empty()) {
-            self.row(&titles.collect::<Vec<_>>(), &widths)?;
+        self.rows(&mut Columns::under(head), rows)
+    }
+
+    /// Rows of a table that comes bit by bit, so that nobody has to have all of it. What is printed stays as
+    /// wide as it is; what comes later may be wider.
+    pub(crate) fn rows(
+        &mut self,
+        columns: &mut Columns<'_>,
+        rows: &[Vec<Cell>],
+    ) -> Result<(), Failure> {
+        for (column, width) in columns.widths.iter_mut().enumerate() {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            let widest = cells.map(|cell| cell.text.width()).max();
+            *width = widest.unwrap_or(0).max(*width);
         }
-        rows.iter().try_for_each(|row| self.row(row, &widths))
+        let head = std::mem::take(&mut columns.head);
+        if head.iter().any(|title| !title.is_empty()) {
+            let first = rows.first();
+            let titles = head.iter().enumerate().map(|(column, title)| Cell {
+                text: (*title).to_owned(),
+                style: Style::new().bold(),
+                right: first
+                    .and_then(|row| row.get(column))
+                    .is_some_and(|cell| cell.right),
+            });
+            self.row(&titles.collect::<Vec<_>>(), &columns.widths)?;
+        }
+        rows.iter()
+            .try_for_each(|row| self.row(row, &columns.widths))
     }
 
     fn row(&mut self, cells: &[Cell], widths: &[usize]) -> Result<(), Failure> {

@@ -124,14 +124,21 @@ impl ProcessStats {
 pub struct Vitals {
     /// Its clock, in milliseconds.
     pub(crate) now_millis: i64,
-    /// Who has had a transaction open for longest, and for how long.
-    pub(crate) oldest_transaction: Option<(i64, Duration)>,
-    /// What lets this account see the transactions of others, if it cannot.
-    pub(crate) blind: Option<&'static str>,
+    /// The transactions that are open.
+    pub(crate) transactions: Option<Transactions>,
     /// How many connections there are, and how many there can be.
     pub(crate) connections: Option<(i64, i64)>,
     /// What only this database knows.
     pub(crate) findings: Vec<Finding>,
+}
+
+/// The transactions that are open in a database.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Transactions {
+    /// Who has had one open for longest, and for how long.
+    pub(crate) oldest: Option<(i64, Duration)>,
+    /// What lets this account see those of others, if it cannot.
+    pub(crate) blind: Option<&'static str>,
 }
 
 /// What is wrong, going by the state of partitions and processes alone: what [`Outbox::health`] says without
@@ -158,10 +165,8 @@ impl<DB: Backend> Outbox<DB> {
         let vitals = answer_within(OPERATOR_PATIENCE, DB::vitals(&self.engine.store)).await?;
         let (now, ours) = (time_of(vitals.now_millis), SystemTime::now());
         let (stats, processes) = (self.stats().await?, self.processes().await?);
-        let mut findings = vec![
-            clocks(now, ours),
-            transactions(vitals.oldest_transaction, vitals.blind),
-        ];
+        let mut findings = vec![clocks(now, ours)];
+        findings.extend(vitals.transactions.map(transactions));
         findings.extend(vitals.connections.map(connections));
         findings.extend(vitals.findings);
         findings.extend(judge(&stats, &processes, now));
@@ -184,8 +189,8 @@ fn clocks(database: SystemTime, ours: SystemTime) -> Finding {
     )
 }
 
-fn transactions(oldest: Option<(i64, Duration)>, blind: Option<&str>) -> Finding {
-    match oldest {
+fn transactions(open: Transactions) -> Finding {
+    match open.oldest {
         Some((session, age)) if age > LONG_TRANSACTION => Finding::problem(
             "transactions",
             format!(
@@ -195,7 +200,7 @@ fn transactions(oldest: Option<(i64, Duration)>, blind: Option<&str>) -> Finding
             "its own messages are not delivered before it commits, and nothing that was deleted since \
              can be cleaned up: the outbox gets slower. Find out who it is, and end it.",
         ),
-        _ => match blind {
+        _ => match open.blind {
             None => Finding::fine("transactions", "none is open for long"),
             Some(grant) => Finding::notice(
                 "transactions",
@@ -204,6 +209,22 @@ fn transactions(oldest: Option<(i64, Duration)>, blind: Option<&str>) -> Finding
             ),
         },
     }
+}
+
+/// What the transactions of this account are unless they say otherwise, and whether that is usual here.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn isolation(level: &str, usual: &[&str]) -> Finding {
+    let level = level.to_lowercase().replace('-', " ");
+    let found = format!("transactions of this account are {level} unless they say otherwise");
+    if usual.contains(&&*level) {
+        return Finding::fine("isolation", found);
+    }
+    Finding::notice(
+        "isolation",
+        found,
+        "it means nothing to the outbox, whose transactions say what they are. Those of the application that \
+         enqueue may be refused for what else they do, and have to be run again.",
+    )
 }
 
 fn connections((used, most): (i64, i64)) -> Finding {
@@ -220,11 +241,28 @@ fn connections((used, most): (i64, i64)) -> Finding {
 mod tests {
     use super::*;
 
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    #[test]
+    fn an_isolation_that_is_unusual_is_worth_knowing() {
+        let usual = ["read committed", "repeatable read"];
+        assert_eq!(
+            isolation("REPEATABLE-READ", &usual).severity,
+            Severity::Fine
+        );
+        let serializable = isolation("serializable", &usual);
+        assert_eq!(serializable.severity, Severity::Notice);
+        assert!(serializable.found.contains("are serializable unless"));
+    }
+
     #[test]
     fn limits_are_where_they_should_be() {
         assert_eq!(connections((90, 100)).severity, Severity::Fine);
         assert_eq!(connections((91, 100)).severity, Severity::Problem);
-        let after = |seconds| transactions(Some((1, Duration::from_secs(seconds))), None).severity;
+        let after = |seconds| {
+            let oldest = Some((1, Duration::from_secs(seconds)));
+            let blind = None;
+            transactions(Transactions { oldest, blind }).severity
+        };
         assert_eq!(
             (after(300), after(301)),
             (Severity::Fine, Severity::Problem)

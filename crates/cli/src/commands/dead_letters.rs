@@ -158,7 +158,13 @@ struct Selection {
 }
 
 impl Selection {
-    async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
+    /// Those that are meant; with their payloads only if somebody is to see them.
+    async fn letters(
+        &self,
+        outbox: &AnyOutbox,
+        output: &Output,
+    ) -> Result<Vec<DeadLetter>, Failure> {
+        let shown = self.dry_run && output.is_json();
         if self.ids.is_empty() {
             let filter = self.filter.of(outbox)?.limit(self.limit);
             let filter = filter.status(DeadLetterStatus::Pending);
@@ -170,25 +176,34 @@ impl Selection {
                     "raise it, narrow it down with --queue, --partition or --type, or try some by their numbers",
                 ));
             }
-            let mut letters = list(outbox, &filter).await?;
+            let mut letters = list(outbox, filter, shown).await?;
             // The oldest first: that is the order in which they come again.
             letters.reverse();
             return Ok(letters);
         }
         let mut letters = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
-            letters.push(one(outbox, *id).await?);
+            letters.push(one(outbox, *id, shown).await?);
         }
         Ok(letters)
     }
 }
 
-async fn list(outbox: &AnyOutbox, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, Failure> {
-    Ok(on!(outbox, handle => handle.outbox().dead_letter_list(filter).await)?)
+/// Payloads may be large: they stay in the database unless they are shown.
+async fn list(
+    outbox: &AnyOutbox,
+    filter: DeadLetterFilter,
+    payloads: bool,
+) -> Result<Vec<DeadLetter>, Failure> {
+    let filter = match payloads {
+        true => filter,
+        false => filter.without_payloads(),
+    };
+    Ok(on!(outbox, handle => handle.outbox().dead_letter_list(&filter).await)?)
 }
 
-async fn one(outbox: &AnyOutbox, id: i64) -> Result<DeadLetter, Failure> {
-    let found = list(outbox, &DeadLetterFilter::new().ids(id..=id)).await?;
+async fn one(outbox: &AnyOutbox, id: i64, payload: bool) -> Result<DeadLetter, Failure> {
+    let found = list(outbox, DeadLetterFilter::new().ids(id..=id), payload).await?;
     let missing = || Failure::new(Code::Missing, format!("there is no dead letter {id}"));
     found.into_iter().next().ok_or_else(missing)
 }

@@ -15,9 +15,9 @@ use crate::output::{Output, on_one_line};
   outbox doctor
   outbox doctor --json | jq '.findings[] | select(.severity == \"problem\")'
 
-Looks at: old transactions and what else holds back the vacuum, connections, clocks, a pooler in between,
-privileges, partitions that fail or wait, leases of processes that are gone, dead letters. It changes
-nothing. Exit code 1 if there is a problem; what is merely worth knowing is no problem.")]
+Looks at: old transactions and what else holds back the vacuum, isolation, connections, clocks, a pooler in
+between, privileges, partitions that fail or wait, leases of processes that are gone, dead letters. It
+changes nothing. Exit code 1 if there is a problem; what is merely worth knowing is no problem.")]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(context: &Context, output: &mut Output) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use sqlx::{MySql, Pool, Postgres, Sqlite};
 
 use crate::Context;
 use crate::ask::Confirmation;
-use crate::connection::on;
+use crate::connection::{Place, on};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -75,7 +75,7 @@ pub(crate) async fn run(
     }
     let place = context.target.place()?;
     let pool = place.pool(1).await?;
-    on!(pool, pool => migrate(args, pool, place.prefix(), output).await)
+    on!(pool, pool => migrate(args, pool, &place, output).await)
 }
 
 fn sql<DB: Backend>(prefix: &TablePrefix, down: bool) -> String {
@@ -89,9 +89,10 @@ fn sql<DB: Backend>(prefix: &TablePrefix, down: bool) -> String {
 async fn migrate<DB: Backend>(
     args: &Args,
     pool: Pool<DB>,
-    prefix: &TablePrefix,
+    place: &Place,
     output: &mut Output,
 ) -> Result<(), Failure> {
+    let prefix = place.prefix();
     let schema = Schema::new(pool, prefix);
     let before = schema.version().await?;
     match &args.what {
@@ -123,7 +124,7 @@ async fn migrate<DB: Backend>(
         })?;
     }
     if matches!(args.what, What::Status) && found == 0 {
-        return Err(Failure::no_outbox(prefix));
+        return Err(place.no_outbox());
     }
     if matches!(args.what, What::Up | What::Status) && found != needed {
         return Err(OutboxError::SchemaVersion {

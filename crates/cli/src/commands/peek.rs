@@ -9,7 +9,9 @@ use crate::Context;
 use crate::connection::on;
 use crate::failure::Failure;
 use crate::format::{Form, age, payload_fields, timestamp};
-use crate::output::{Cell, Output, number, text};
+use crate::output::{Cell, Columns, Output, number, text};
+
+const HEAD: [&str; 7] = ["part", "seq", "id", "age", "key", "type", "payload"];
 
 /// Look at the messages that wait in a queue, without taking them
 #[derive(Debug, clap::Args)]
@@ -52,34 +54,30 @@ pub(crate) async fn run(
             .map(|(partition, _)| partition)
             .collect(),
     };
-    let mut messages = Vec::new();
+    // One partition after the other: all of them together may be more than fits into memory.
+    let (mut columns, mut any) = (Columns::under(&HEAD), false);
     for partition in partitions {
-        let peek = on!(&outbox, handle => {
+        let messages = on!(&outbox, handle => {
             handle.outbox().peek(&args.queue, partition, args.from, args.limit).await
-        });
-        messages.append(&mut peek?);
+        })?;
+        any |= !messages.is_empty();
+        if output.is_json() {
+            let mut messages = messages.iter();
+            messages.try_for_each(|message| output.json(&document(message)))?;
+        } else if !messages.is_empty() {
+            let now = SystemTime::now();
+            let rows = messages.iter().map(|message| row(message, args.form, now));
+            output.rows(&mut columns, &rows.collect::<Vec<_>>())?;
+        }
     }
-    if output.is_json() {
-        return messages
-            .iter()
-            .try_for_each(|message| output.json(&document(message)));
+    if any || output.is_json() {
+        return Ok(());
     }
-    if messages.is_empty() {
-        let stats = super::stats_of(&outbox, &args.queue).await?;
-        return output.line(match stats.iter().any(|one| one.unsequenced) {
-            true => "messages wait that have no number yet: a process with workers, such as `outbox relay`, gives it",
-            false => "nothing waits",
-        });
-    }
-    let now = SystemTime::now();
-    let rows: Vec<_> = messages
-        .iter()
-        .map(|message| row(message, args.form, now))
-        .collect();
-    output.table(
-        &["part", "seq", "id", "age", "key", "type", "payload"],
-        &rows,
-    )
+    let stats = super::stats_of(&outbox, &args.queue).await?;
+    output.line(match stats.iter().any(|one| one.unsequenced) {
+        true => "messages wait that have no number yet: a process with workers, such as `outbox relay`, gives it",
+        false => "nothing waits",
+    })
 }
 
 fn row(message: &OutboxMessage, form: Form, now: SystemTime) -> Vec<Cell> {

@@ -20,11 +20,13 @@ use state::{Sample, State};
 
 /// Watch queues, partitions and processes live
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Keys: q quits; ↑ and ↓ scroll; s sorts by name, by what waits, by age.
+#[command(after_help = "Examples:
+  outbox top
+  outbox top --every 250ms --database-url postgres://localhost/shop
 
-For logs and programs use `outbox status --watch --json`."
-)]
+Keys: q quits; ↑ and ↓ scroll; s sorts by name, by what waits, by age.
+
+For logs and programs use `outbox status --watch --json`.")]
 pub(crate) struct Args {
     /// How often to look
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::format::duration)]

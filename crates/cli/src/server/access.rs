@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use outbox_dashboard::{Access, Rights};
 
-use crate::connection::explicit;
 use crate::failure::Failure;
+use crate::given::Given;
 
 /// Where the environment says who may use it.
 const USERS: &str = "OUTBOX_USERS";
@@ -16,6 +16,8 @@ const USERS: &str = "OUTBOX_USERS";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Dashboard")]
 pub(crate) struct AccessArgs {
+    #[command(flatten)]
+    given: Given,
     /// Let those who come pause, resume, skip, requeue, resolve and discard
     #[arg(long)]
     operator: bool,
@@ -46,8 +48,7 @@ impl AccessArgs {
 
     /// Whether the command line says anything of it.
     pub(crate) fn are_given(&self) -> bool {
-        let users = self.users.as_deref().and_then(Path::to_str);
-        self.operator || self.payloads || explicit(users, USERS).is_some()
+        self.operator || self.payloads || self.given.has("users")
     }
 
     /// May do everything.

@@ -1,10 +1,23 @@
 //! The real command, against a database of the test's own.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::marker::PhantomData;
 use std::process::{Child, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+pub(crate) const URL: &str = "OUTBOX_DATABASE_URL";
+/// What whoever runs the tests may have set, and the command would heed.
+const OURS: [&str; 6] = [
+    URL,
+    "OUTBOX_TABLE_PREFIX",
+    "OUTBOX_CONFIG",
+    "OUTBOX_USERS",
+    "NO_COLOR",
+    "CLICOLOR_FORCE",
+];
 
 /// The command, told where the database is, and of which kind.
 #[derive(Debug)]
@@ -35,29 +48,37 @@ impl<DB> Command<DB> {
     /// With the URL on the command line, and not in the environment.
     pub(crate) fn run_named(&self, arguments: &[&str]) -> Ran {
         let url = ["--database-url", &self.url];
-        Self::spawn(&[arguments, &url].concat(), "", None)
+        Self::spawn(&[arguments, &url].concat(), "", &[])
     }
 
     /// With no URL anywhere.
     pub(crate) fn run_without_url(&self, arguments: &[&str]) -> Ran {
-        Self::spawn(arguments, "", None)
+        Self::spawn(arguments, "", &[])
     }
 
     pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
-        Self::spawn(arguments, input, Some(&self.url))
+        Self::spawn(arguments, input, &[(URL, &self.url)])
+    }
+
+    /// With the URL in the environment, and other variables beside it or in its place.
+    pub(crate) fn run_among(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
+        let variables = [&[(URL, &*self.url)], variables].concat();
+        Self::spawn(arguments, "", &variables)
     }
 
     /// Begins it.
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
-        Self::begin(arguments, Some(&self.url))
+        Self::begin(arguments, &[(URL, &self.url)])
     }
 
-    fn begin(arguments: &[&str], url: Option<&str>) -> Child {
-        std::process::Command::new(env!("CARGO_BIN_EXE_outbox"))
+    fn begin(arguments: &[&str], variables: &[(&str, &str)]) -> Child {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outbox"));
+        for variable in OURS {
+            command.env_remove(variable);
+        }
+        command
             .args(arguments)
-            .env_remove("OUTBOX_DATABASE_URL")
-            .env_remove("OUTBOX_CONFIG")
-            .envs(url.map(|url| ("OUTBOX_DATABASE_URL", url)))
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -65,8 +86,8 @@ impl<DB> Command<DB> {
             .unwrap()
     }
 
-    fn spawn(arguments: &[&str], input: &str, url: Option<&str>) -> Ran {
-        let mut child = Self::begin(arguments, url);
+    fn spawn(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Ran {
+        let mut child = Self::begin(arguments, variables);
         // One that fails does not read everything.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         Ran {
@@ -119,6 +140,11 @@ impl Ran {
         String::from_utf8(self.output.stdout.clone()).unwrap()
     }
 
+    /// What it complained about, however it ended.
+    pub(crate) fn complained(&self) -> String {
+        String::from_utf8(self.output.stderr.clone()).unwrap()
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.succeeds()).unwrap()
     }
@@ -127,6 +153,59 @@ impl Ran {
         let lines = self.succeeds();
         let values = lines.lines().map(serde_json::from_str);
         values.map(Result::unwrap).collect()
+    }
+}
+
+/// How long a line may be waited for that should come soon, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The lines that a process writes. A thread reads them, also those that nobody wants: a process must not wait for
+/// us, and we must not wait for ever for a line that never comes.
+#[derive(Debug)]
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    pub(crate) fn of(stream: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stream).lines();
+            // Nobody listens any more, and it is read all the same.
+            lines
+                .map_while(Result::ok)
+                .for_each(|line| drop(sender.send(line)));
+        });
+        Self(lines)
+    }
+
+    /// The first line that is wanted. Panics, with all that came before it, if it does not come.
+    pub(crate) fn until<T>(&self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> T {
+        let (mut before, until) = (String::new(), Instant::now() + PATIENCE);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = match self.0.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => panic!("it ended without {what}: {before}"),
+                Err(RecvTimeoutError::Timeout) => panic!("never {what}: {before}"),
+            };
+            if let Some(found) = wanted(&line) {
+                return found;
+            }
+            before.push_str(&line);
+            before.push('\n');
+        }
+    }
+
+    /// Waits until there are no more.
+    pub(crate) fn end(&self) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.0.recv_timeout(left) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => panic!("it goes on"),
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The dashboard, the metrics and the health of a real process.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -10,7 +10,7 @@ use outbox::metrics::{ALL, Kind};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::command::{Command, on_every_database, tell};
+use crate::command::{Command, Lines, on_every_database, tell};
 
 /// How long something may take that should happen soon, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Serving {
     child: Child,
     address: String,
+    lines: Lines,
 }
 
 impl Drop for Serving {
@@ -38,13 +39,17 @@ impl Serving {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut said).unwrap();
-        let said: Value = serde_json::from_str(&said).expect(&said);
-        let address = said["url"].as_str().unwrap();
-        let address = address.strip_prefix("http://").unwrap().to_owned();
-        Self { child, address }
+        let lines = Lines::of(child.stdout.take().unwrap());
+        let address = lines.until("its address", |line| {
+            let said: Value = serde_json::from_str(line).expect(line);
+            let address = said["url"].as_str().unwrap();
+            Some(address.strip_prefix("http://").unwrap().to_owned())
+        });
+        Self {
+            child,
+            address,
+            lines,
+        }
     }
 
     /// A relay with a dashboard.
@@ -57,18 +62,16 @@ impl Serving {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
-        let mut lines = log.lines();
-        let address = loop {
-            let line = lines.next().expect("it says where it serves").unwrap();
-            let said: Value = serde_json::from_str(&line).expect(&line);
-            if said["message"] == "serving" {
-                break said["address"].as_str().unwrap().to_owned();
-            }
-        };
-        // Somebody has to read on, or it would wait for them.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address }
+        let lines = Lines::of(child.stderr.take().unwrap());
+        let address = lines.until("its address", |line| {
+            let said: Value = serde_json::from_str(line).expect(line);
+            (said["message"] == "serving").then(|| said["address"].as_str().unwrap().to_owned())
+        });
+        Self {
+            child,
+            address,
+            lines,
+        }
     }
 
     /// The status, and what it says.
@@ -167,11 +170,8 @@ fn the_end_of_its_terminal_is_the_end_of_a_dashboard() {
     let folder = tempfile::tempdir().unwrap();
     let mut serving = of_a_new_outbox(&folder);
     tell(&serving.child, "HUP");
-    let until = Instant::now() + PATIENCE;
-    while serving.child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < until, "it serves on");
-        std::thread::yield_now();
-    }
+    serving.lines.end();
+    assert!(serving.child.wait().unwrap().success());
 }
 
 on_every_database!(
@@ -179,8 +179,13 @@ on_every_database!(
     pages_are_quick_over_a_large_backlog,
 );
 
+/// How many messages wait, where pages are timed. Otherwise there are few, beside other tests, and only what pages
+/// answer is judged.
+const BACKLOG: &str = "OUTBOX_TEST_BACKLOG";
 /// How long a page may take.
 const QUICK: Duration = Duration::from_millis(200);
+/// How long nothing may happen while the backlog is made.
+const STALLED: Duration = Duration::from_secs(120);
 /// How often each is looked at; what counts is the median.
 const LOOKS: usize = 7;
 
@@ -221,8 +226,14 @@ async fn fill<DB: outbox::Backend>(url: &str, backlog: u64) {
     };
     let until = async |done: &dyn Fn(&[outbox::PartitionStats]) -> u64, wanted: u64| {
         let mut looks = tokio::time::interval(Duration::from_millis(100));
-        while done(&outbox.stats().await.unwrap()) < wanted {
+        let (mut most, mut since) = (0, Instant::now());
+        while most < wanted {
             looks.tick().await;
+            let now = done(&outbox.stats().await.unwrap());
+            if now > most {
+                (most, since) = (now, Instant::now());
+            }
+            assert!(since.elapsed() < STALLED, "{most} of {wanted}, and no more");
         }
     };
     enqueue(buried).await;
@@ -242,8 +253,10 @@ async fn fill<DB: outbox::Backend>(url: &str, backlog: u64) {
 
 /// With five million messages, 64 partitions and 100 000 dead letters every night, and with fewer by day.
 async fn pages_are_quick_over_a_large_backlog<DB: outbox::Backend>(command: &Command<DB>) {
-    let backlog = std::env::var("OUTBOX_TEST_BACKLOG");
-    let backlog = backlog.map_or(20_000, |text| text.parse().unwrap());
+    let large: Option<u64> = std::env::var(BACKLOG)
+        .ok()
+        .map(|text| text.parse().unwrap());
+    let backlog = large.unwrap_or(20_000);
     fill::<DB>(&command.url, backlog).await;
     let serving = Serving::start(command, &["--payloads"]);
     serving.until("/", "Partitions</th>");
@@ -281,7 +294,10 @@ async fn pages_are_quick_over_a_large_backlog<DB: outbox::Backend>(command: &Com
             slow.push((path, median));
         }
     }
-    assert!(slow.is_empty(), "slower than {QUICK:?}: {slow:?}");
+    assert!(
+        slow.is_empty() || large.is_none(),
+        "slower than {QUICK:?}: {slow:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,8 +3,12 @@
 
 mod command;
 mod dashboard;
+mod letters;
+mod odds;
 mod operations;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod refusals;
 mod relay;
+mod snapshots;
 mod tutorial;

@@ -21,7 +21,7 @@ on_every_database!(
 );
 
 /// A process that rejects what says so.
-async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
+pub(crate) async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
     let pool = Pool::<DB>::connect(url).await.unwrap();
     let handler = |message: OutboxMessage| async move {
         match message.payload_type.as_str() {
@@ -40,7 +40,7 @@ async fn worker<DB: Backend>(url: &str) -> OutboxHandle<DB> {
 }
 
 /// Asks for the status until it is as wanted.
-async fn until<DB>(
+pub(crate) async fn until<DB>(
     command: &Command<DB>,
     what: &str,
     wanted: impl Fn(&[Value]) -> bool,
@@ -56,7 +56,7 @@ async fn until<DB>(
     panic!("{what}: never");
 }
 
-fn sum(partitions: &[Value], field: &str) -> i64 {
+pub(crate) fn sum(partitions: &[Value], field: &str) -> i64 {
     let values = partitions.iter().map(|partition| partition[field].as_i64());
     values.map(Option::unwrap).sum()
 }
@@ -221,6 +221,24 @@ async fn the_doctor_names_what_is_wrong<DB: Backend>(command: &Command<DB>) {
     command.run(&["migrate", "up"]).succeeds();
     let well = command.run(&["doctor", "--json"]).json();
     assert_eq!(well["healthy"], true, "{well}");
+    // What was not measured is not called fine.
+    let of_a_server = database_type(&command.url) != "sqlite";
+    for check in ["isolation", "transactions", "connections"] {
+        let mut findings = well["findings"].as_array().unwrap().iter();
+        let found = findings.find(|finding| finding["check"] == check);
+        assert_eq!(found.is_some(), of_a_server, "{check}: {well}");
+        assert!(
+            found.is_none_or(|found| found["severity"] == "fine"),
+            "{well}"
+        );
+    }
+    if database_type(&command.url) == "postgres" {
+        let option = "options[default_transaction_isolation]=serializable";
+        let strict = Command::<DB>::at(&format!("{}?{option}", command.url));
+        let told = strict.run(&["doctor"]).succeeds();
+        let expected = "note     isolation: transactions of this account are serializable unless";
+        assert!(told.contains(expected), "{told}");
+    }
     let worker = worker::<DB>(&command.url).await;
     let enqueue = ["enqueue", "orders", "x", "--key", "k", "--type"];
     command

@@ -3,12 +3,11 @@
 mod files;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::{Command, on_every_database, tell};
+use crate::command::{Command, Lines, on_every_database, tell};
 use serde_json::Value;
 use sqlx::Sqlite;
 use tempfile::TempDir;
@@ -63,7 +62,7 @@ impl Folder {
 /// A relay that runs.
 struct Relay {
     process: Child,
-    log: BufReader<ChildStderr>,
+    log: Lines,
 }
 
 impl Relay {
@@ -80,23 +79,17 @@ impl Relay {
             .stdout(stdout)
             .spawn()
             .unwrap();
-        let log = BufReader::new(process.stderr.take().unwrap());
+        let log = Lines::of(process.stderr.take().unwrap());
         Self { process, log }
     }
 
     /// Reads its log until a line has this message.
     fn says(&mut self, message: &str) -> Value {
-        let mut all = String::new();
-        loop {
-            let mut line = String::new();
-            let read = self.log.read_line(&mut line).unwrap();
-            assert!(read > 0, "it never said {message:?}: {all}");
-            let said: Value = serde_json::from_str(&line).unwrap();
-            if said["message"].as_str().unwrap().starts_with(message) {
-                return said;
-            }
-            all.push_str(&line);
-        }
+        self.log.until(message, |line| {
+            let said: Value = serde_json::from_str(line).unwrap();
+            let is_it = said["message"].as_str().unwrap().starts_with(message);
+            is_it.then_some(said)
+        })
     }
 
     fn stops(mut self) {
@@ -216,7 +209,10 @@ fn a_file_that_has_changed_is_followed_and_one_that_makes_no_sense_is_not() {
 
     folder.write(&TO_A_FILE.replace("${OUTBOX_DATABASE_URL}", "postgre://shop"));
     tell(&relay.process, "HUP");
-    relay.says("not reloaded: there is no database \"postgre\"");
+    let refused = relay.says("not reloaded: ");
+    let refused = refused["message"].as_str().unwrap();
+    let expected = "outbox.toml, line 4, database.url: there is no database \"postgre\"; ";
+    assert!(refused.contains(expected), "{refused}");
     folder.write(TO_A_FILE);
     tell(&relay.process, "HUP");
     relay.says("reloaded: nothing has changed");

@@ -4,10 +4,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use testbed::{Program, Server, announce, broker_takes_part, free_port, with_database};
 
 const TUTORIAL: &str = include_str!("../../../../docs/tutorial.md");
+/// How long the walk may take, on a busy machine, and what `timeout` says if it takes longer.
+const PATIENCE: Duration = Duration::from_secs(180);
+const OVERDUE: i32 = 124;
 /// Between what two blocks print.
 const MARK: &str = "-- the next block --";
 /// A virtual environment's interpreter: scripts/any-language makes it.
@@ -95,8 +99,10 @@ async fn walk(database: &str, python: &Path) {
     let programs = [command, python].map(|program| program.parent().unwrap().to_path_buf());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)));
-    let walked = Command::new("bash")
-        .args(["-c", &script])
+    // It waits for what the relay says, which a relay that cannot start never does.
+    let limit = PATIENCE.as_secs().to_string();
+    let walked = Command::new("timeout")
+        .args([&*limit, "bash", "-c", &script])
         .env("PATH", path.unwrap())
         .env("OUTBOX_DATABASE_URL", database)
         .env("NATS_URL", format!("nats://127.0.0.1:{port}"))
@@ -106,6 +112,9 @@ async fn walk(database: &str, python: &Path) {
         .output()
         .unwrap();
     let printed = String::from_utf8(walked.stdout).unwrap();
+    let log = fs::read_to_string(folder.path().join("relay.log")).unwrap_or_default();
+    let in_time = walked.status.code() != Some(OVERDUE);
+    assert!(in_time, "not within {PATIENCE:?}: {printed}\n{log}");
     let printed: Vec<&str> = printed.split(&format!("{MARK}\n")).skip(1).collect();
     assert_eq!(printed.len(), shown.len(), "{printed:?}");
     for (printed, shown) in printed.iter().zip(&shown) {

@@ -1,11 +1,11 @@
 //! Deciding what becomes of dead letters.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use outbox::{DeadLetter, OutboxError};
+use outbox::{DeadLetter, DeadLetterFilter, DeadLetterStatus, OutboxError};
 use serde_json::json;
 
-use super::{Page, Selection, look, one};
+use super::{Page, Selection, list, look, one};
 use crate::ask::Confirmation;
 use crate::commands::{progress, record};
 use crate::connection::{AnyOutbox, on};
@@ -29,7 +29,7 @@ pub(super) struct Requeue {
 
 impl Requeue {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let letters = self.selection.letters(outbox).await?;
+        let letters = self.selection.letters(outbox, output).await?;
         if self.selection.dry_run {
             return look::print(&letters, output);
         }
@@ -93,10 +93,14 @@ fn partly(failure: Failure, done: u64, of: usize) -> Failure {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
+  outbox dead-letters replay --queue orders --dry-run
   outbox dead-letters replay --queue orders --limit 10 --for 30m")]
 pub(super) struct Replay {
     #[command(flatten)]
     page: Page,
+    /// Only say how many would be claimed
+    #[arg(long, help_heading = None::<&'static str>)]
+    dry_run: bool,
     /// How long nobody else gets them
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = crate::format::duration, help_heading = None::<&'static str>)]
     claim: Duration,
@@ -105,6 +109,13 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let filter = self.page.of(outbox)?;
+        if self.dry_run {
+            let most = free(outbox, &filter).await?.min(self.page.limit.into());
+            return match output.is_json() {
+                true => output.json(&json!({ "would_claim": most })),
+                false => output.line(format!("{most} would be claimed")),
+            };
+        }
         record(outbox, "replay", &self.page.described(), "").await?;
         let claimed =
             on!(outbox, handle => handle.outbox().dead_letter_replay(&filter, self.claim).await)?;
@@ -122,6 +133,18 @@ impl Replay {
     }
 }
 
+/// How many of those that a filter lets through wait, or were claimed until a moment that has passed; of the
+/// latter not more than its limit are looked at.
+async fn free(outbox: &AnyOutbox, filter: &DeadLetterFilter) -> Result<u64, Failure> {
+    let pending = filter.clone().status(DeadLetterStatus::Pending);
+    let pending = on!(outbox, handle => handle.outbox().dead_letter_count(&pending).await)?;
+    let claimed = filter.clone().status(DeadLetterStatus::Reprocessing);
+    let now = SystemTime::now();
+    let claimed = list(outbox, claimed, false).await?.into_iter();
+    let over = claimed.filter(|letter| letter.deadline.is_some_and(|until| until <= now));
+    Ok(pending + over.count() as u64)
+}
+
 /// Claimed ones.
 #[derive(Debug, clap::Args)]
 struct Claimed {
@@ -137,7 +160,7 @@ impl Claimed {
     async fn letters(&self, outbox: &AnyOutbox) -> Result<Vec<DeadLetter>, Failure> {
         let mut letters = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
-            let mut letter = one(outbox, *id).await?;
+            let mut letter = one(outbox, *id, false).await?;
             letter.claim_token = Some(self.token.clone());
             letters.push(letter);
         }
@@ -158,7 +181,7 @@ impl Resolve {
         let letters = self.claimed.letters(outbox).await?;
         note("resolve", outbox, &letters, "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_resolve(&letters).await)?;
-        ended("resolved", done, outbox, &letters, output).await
+        conclude("resolved", done, outbox, &letters, output).await
     }
 }
 
@@ -180,7 +203,7 @@ impl Reject {
         let reject =
             on!(outbox, handle => handle.outbox().dead_letter_reject(&letters, &self.reason).await);
         let done = reject?;
-        ended("rejected", done, outbox, &letters, output).await
+        conclude("rejected", done, outbox, &letters, output).await
     }
 }
 
@@ -200,7 +223,7 @@ pub(super) struct Discard {
 
 impl Discard {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let letters = self.selection.letters(outbox).await?;
+        let letters = self.selection.letters(outbox, output).await?;
         if self.selection.dry_run {
             return look::print(&letters, output);
         }
@@ -211,16 +234,20 @@ impl Discard {
         let reason = self.reason.as_deref().unwrap_or("");
         note("discard", outbox, &letters, reason).await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_discard(&letters).await)?;
-        ended("discarded", done, outbox, &letters, output).await
+        conclude("discarded", done, outbox, &letters, output).await
     }
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
+  outbox dead-letters cleanup --dry-run
   outbox dead-letters cleanup --queue orders --limit 10000 --yes")]
 pub(super) struct Cleanup {
     #[command(flatten)]
     page: Page,
+    /// Only say how many would be deleted
+    #[arg(long, help_heading = None::<&'static str>)]
+    dry_run: bool,
     #[command(flatten)]
     confirmation: Confirmation,
 }
@@ -228,11 +255,31 @@ pub(super) struct Cleanup {
 impl Cleanup {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
         let filter = self.page.of(outbox)?;
-        self.confirmation
-            .ask("delete dead letters that were resolved or discarded")?;
+        // Whoever says yes beforehand need not wait until all are counted.
+        if self.dry_run || !self.confirmation.is_given() {
+            let there = ended(outbox, &filter).await?;
+            let most = there.min(self.page.limit.into());
+            if self.dry_run {
+                return say(most, there, output);
+            }
+            if most == 0 {
+                return self.told(0, output);
+            }
+            let of = match most < there {
+                true => format!(" of {there}"),
+                false => String::new(),
+            };
+            self.confirmation.ask(&format!(
+                "delete {most}{of} dead letters that were resolved or discarded"
+            ))?;
+        }
         record(outbox, "clean up", &self.page.described(), "").await?;
         let done = on!(outbox, handle => handle.outbox().dead_letter_cleanup(&filter).await)?;
-        let more = done >= u64::from(self.page.limit);
+        self.told(done, output)
+    }
+
+    fn told(&self, done: u64, output: &mut Output) -> Result<(), Failure> {
+        let more = done > 0 && done >= u64::from(self.page.limit);
         if output.is_json() {
             return output.json(&json!({ "deleted": done, "maybe_more": more }));
         }
@@ -244,8 +291,29 @@ impl Cleanup {
     }
 }
 
+/// How many of those that a filter lets through were resolved or discarded, whatever its limit.
+async fn ended(outbox: &AnyOutbox, filter: &DeadLetterFilter) -> Result<u64, Failure> {
+    let mut there = 0;
+    for status in [DeadLetterStatus::Resolved, DeadLetterStatus::Discarded] {
+        let filter = filter.clone().status(status);
+        there += on!(outbox, handle => handle.outbox().dead_letter_count(&filter).await)?;
+    }
+    Ok(there)
+}
+
+/// Says what `cleanup` would do.
+fn say(most: u64, there: u64, output: &mut Output) -> Result<(), Failure> {
+    if output.is_json() {
+        return output.json(&json!({ "would_delete": most, "of": there }));
+    }
+    output.line(match most < there {
+        true => format!("{most} of {there} would be deleted: --limit is {most}"),
+        false => format!("{most} would be deleted"),
+    })
+}
+
 /// Those that were not in a state for it are an error: somebody should know.
-async fn ended(
+async fn conclude(
     what: &str,
     done: u64,
     outbox: &AnyOutbox,
@@ -273,7 +341,7 @@ async fn all_of(
     }
     let mut now = Vec::new();
     for letter in letters.iter().take(MOST_TOLD) {
-        now.push(match one(outbox, letter.id).await {
+        now.push(match one(outbox, letter.id, false).await {
             Ok(found) => format!("{} is {}", found.id, found.status),
             Err(_) => format!("{} is gone", letter.id),
         });

@@ -56,7 +56,7 @@ impl List {
         if let Some(before) = self.before {
             filter = filter.ids(i64::MIN..=before.saturating_sub(1));
         }
-        let letters = list(outbox, &filter).await?;
+        let letters = list(outbox, filter, output.is_json()).await?;
         print(&letters, output)?;
         match letters.last() {
             Some(last) if !output.is_json() && letters.len() == self.page.limit as usize => {
@@ -136,7 +136,7 @@ pub(super) struct Show {
 
 impl Show {
     pub(super) async fn run(&self, outbox: &AnyOutbox, output: &mut Output) -> Result<(), Failure> {
-        let letter = one(outbox, self.id).await?;
+        let letter = one(outbox, self.id, true).await?;
         if output.is_json() {
             return output.json(&document(&letter));
         }

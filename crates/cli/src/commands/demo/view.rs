@@ -3,7 +3,7 @@
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use outbox::{Outbox, OutboxError, PartitionStats};
@@ -12,8 +12,39 @@ use tokio::time::Instant;
 use super::shop::Shop;
 use super::{PARTITIONS, PATIENCE};
 use crate::failure::{Code, Failure};
+use crate::format::age;
 
 const LOOKS: Duration = Duration::from_millis(200);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How fast something grows, going by the last whole second or so.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    before: i64,
+    per_second: f64,
+}
+
+impl Pace {
+    fn new(since: Instant) -> Self {
+        Self {
+            since,
+            before: 0,
+            per_second: 0.0,
+        }
+    }
+
+    /// What it is when so much is there.
+    fn at(&mut self, now: Instant, there: i64) -> f64 {
+        let passed = now.duration_since(self.since);
+        if passed >= SECOND {
+            // No demo counts so far that a float could not tell the numbers apart.
+            self.per_second = (there - self.before) as f64 / passed.as_secs_f64();
+            (self.since, self.before) = (now, there);
+        }
+        self.per_second
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct View<'a, DB: Shop> {
@@ -67,21 +98,22 @@ impl<'a, DB: Shop> View<'a, DB> {
     pub(super) async fn watch(&self, placed: &AtomicU32, until: Instant) {
         let mut ticks = tokio::time::interval(LOOKS);
         let mut said = Instant::now();
+        let mut pace = Pace::new(said);
         while Instant::now() < until {
             ticks.tick().await;
             // One look that fails is followed by another.
             let Ok(stats) = self.outbox.stats().await else {
                 continue;
             };
-            let summary = self.show(&stats, placed.load(Ordering::Relaxed));
-            if !std::io::stderr().is_terminal() && said.elapsed() >= Duration::from_secs(1) {
+            let summary = self.show(&stats, placed.load(Ordering::Relaxed), &mut pace);
+            if !std::io::stderr().is_terminal() && said.elapsed() >= SECOND {
                 said = Instant::now();
                 self.say(&summary);
             }
         }
     }
 
-    fn show(&self, stats: &[PartitionStats], placed: u32) -> String {
+    fn show(&self, stats: &[PartitionStats], placed: u32, pace: &mut Pace) -> String {
         for (bar, partition) in self.partitions.iter().zip(stats) {
             bar.set_length(u64::try_from(partition.last_seq).unwrap_or(0));
             bar.set_position(u64::try_from(partition.processed_seq).unwrap_or(0));
@@ -93,7 +125,13 @@ impl<'a, DB: Shop> View<'a, DB> {
         }
         let delivered: i64 = stats.iter().map(|one| one.processed_seq).sum();
         let waiting: i64 = stats.iter().map(PartitionStats::pending).sum();
-        let summary = format!("{placed} orders, {delivered} delivered, {waiting} wait");
+        let per_second = pace.at(Instant::now(), delivered);
+        let heads = stats.iter().filter_map(|one| one.head_created_at);
+        let oldest = heads.min().map(|since| age(since, SystemTime::now()));
+        let oldest = oldest.map_or_else(String::new, |age| format!(", the oldest for {age}"));
+        let summary = format!(
+            "{placed} orders, {delivered} delivered, {per_second:.0} per second, {waiting} wait{oldest}"
+        );
         self.summary.set_message(summary.clone());
         summary
     }
@@ -128,5 +166,21 @@ impl<'a, DB: Shop> View<'a, DB> {
         for bar in self.partitions.iter().chain([&self.summary]) {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_that_of_the_last_second() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut at = |millis, there| pace.at(start + Duration::from_millis(millis), there);
+        assert_eq!(at(200, 50), 0.0, "nobody knows yet");
+        assert_eq!(at(2_000, 300), 150.0);
+        assert_eq!(at(2_900, 301), 150.0);
+        assert_eq!(at(3_000, 310), 10.0);
     }
 }

@@ -100,8 +100,12 @@ async fn try_outbox<DB: Backend>(
     let version = Schema::new(pool.clone(), database.prefix())
         .version()
         .await?;
-    if version == 0 && database.migrate {
-        return Ok("ready; its tables will be made".to_owned());
+    if version < Schema::<DB>::VERSION && database.migrate {
+        let will = match version {
+            0 => "made",
+            _ => "brought up to date",
+        };
+        return Ok(format!("ready; its tables will be {will}"));
     }
     let known = queues(pool, database).await?;
     let mut notes = Vec::new();

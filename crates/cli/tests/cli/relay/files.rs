@@ -163,6 +163,18 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
             ),
             "outbox: outbox.toml, line 2, database.name: no route has messages of this database",
         ),
+        (
+            refused(
+                "[[database]]\nname = \"b\"\nurl = \"postgre://me:s3cret@x/y\"\n[[route]]\nqueues = [\"a\"]\n[route.stdout]\n",
+            ),
+            "outbox: outbox.toml, line 3, database.url: there is no database \"postgre\"; it begins with ",
+        ),
+        (
+            refused(
+                "[[database]]\nname = \"b\"\nurl = \"mysql://me:s3/cret@x/y\"\n[[route]]\nqueues = [\"a\"]\n[route.stdout]\n",
+            ),
+            "outbox: outbox.toml, line 3, database.url: the database's URL cannot be read: invalid port number; ",
+        ),
         (with("[[route]\n"), "outbox: outbox.toml, line 4, "),
         (
             with("[route]\nqueues = [\"a\"]\n"),
@@ -223,6 +235,7 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_and_key() {
     ];
     for (said, expected) in cases {
         assert!(said.starts_with(expected), "{said}\nis not\n{expected}");
+        assert!(!said.contains("s3"), "{said}");
     }
     let nobody: Command<Sqlite> = Command::at("x");
     let missing = nobody.run(&["relay", "--config", "no-such.toml"]).fails(2);
@@ -255,6 +268,20 @@ fn what_has_no_effect_on_a_relay_is_refused() {
         let said = command.run(&[&check, more].concat()).fails(2);
         assert!(said.contains(told), "{more:?}: {said}");
     }
+    // Whoever says it, says it, also if the environment says the same.
+    for (variable, option, value) in [
+        ("OUTBOX_DATABASE_URL", "--database-url", &*command.url),
+        ("OUTBOX_TABLE_PREFIX", "--table-prefix", "other_"),
+        ("OUTBOX_USERS", "--users", "no-such-file"),
+    ] {
+        let check = ["relay", "--check", "--config", &folder.config()];
+        let said = command.run_among(
+            &[(variable, value)],
+            &[&check[..], &[option, value]].concat(),
+        );
+        let said = said.fails(2);
+        assert!(said.contains(option), "{option}: {said}");
+    }
 }
 
 /// Whoever names a database means that one, whatever the environment says.
@@ -281,4 +308,37 @@ fn the_command_line_goes_before_the_environment() {
     let both = a.run_named(&[&status[..], &["--database", "b"]].concat());
     let error = both.fails(2);
     assert!(error.contains("each name a database"), "{error}");
+
+    // What the environment says too is said all the same.
+    let same = [("OUTBOX_CONFIG", &*config)];
+    let of_b = a.run_among(&same, &status).succeeds();
+    assert!(of_b.contains("of-b") && !of_b.contains("of-a"), "{of_b}");
+    let of_a = a.run_among(&same, &["status", "--json"]).succeeds();
+    assert!(of_a.contains("of-a") && !of_a.contains("of-b"), "{of_a}");
+    let named = ["--database-url", &a.url];
+    let of_a = a.run(&[&status[..], &named].concat()).succeeds();
+    assert!(of_a.contains("of-a") && !of_a.contains("of-b"), "{of_a}");
+    let left = ["migrate", "up", "--table-prefix", "outbox_demo_"];
+    a.run(&left).succeeds();
+    let demo = ["demo", "--seconds", "1", "--database-url", &a.url];
+    let refused = a.run(&demo).fails(1);
+    assert!(refused.contains("outbox migrate down"), "{refused}");
+}
+
+#[test]
+fn a_variable_that_is_empty_says_nothing() {
+    let folder =
+        Folder::with("[[database]]\nname = \"b\"\nurl = \"sqlite://HERE/b.db?mode=rwc\"\n");
+    let b = sqlite(&folder, "b.db");
+    b.run(&["enqueue", "of-b", "x", "--create", "1"]).succeeds();
+    let empty = [
+        "OUTBOX_DATABASE_URL",
+        "OUTBOX_CONFIG",
+        "OUTBOX_TABLE_PREFIX",
+    ];
+    let empty = empty.map(|variable| (variable, ""));
+    let of_b = b.run_among(&empty, &["status", "--config", &folder.config()]);
+    assert!(of_b.succeeds().contains("of-b"), "{of_b:?}");
+    let which = b.run_among(&empty, &["status"]).fails(2);
+    assert!(which.contains("which database? "), "{which}");
 }

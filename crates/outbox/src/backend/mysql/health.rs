@@ -8,7 +8,10 @@ use sqlx::{MySql, Row as _};
 use super::Statements;
 use crate::backend::prefix::query;
 use crate::backend::{Answer, OwnConnection, Store};
-use crate::health::Vitals;
+use crate::health::{Transactions, Vitals, isolation};
+
+/// What nobody need be told of: a server's own default, and what the outbox uses.
+const USUAL: [&str; 2] = ["repeatable read", "read committed"];
 
 /// What an account without the privilege PROCESS is told.
 const DENIED: u16 = 1227;
@@ -24,8 +27,14 @@ pub(super) async fn vitals(store: &Store<MySql>) -> Answer<Vitals> {
         None => None,
     };
     let used: Option<i64> = used.and_then(|used| used.parse().ok());
+    // It has another name on each of the two.
+    let level = sqlx::raw_sql(
+        "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')",
+    );
+    let level = level.fetch_optional(&mut *own).await?;
+    let level: Option<String> = level.map(|row| row.try_get(1)).transpose()?;
     let mut blind = None;
-    let oldest_transaction = match oldest(&store.sql, &mut own).await {
+    let oldest = match oldest(&store.sql, &mut own).await {
         Ok(oldest) => oldest,
         Err(sqlx::Error::Database(error))
             if error
@@ -41,10 +50,12 @@ pub(super) async fn vitals(store: &Store<MySql>) -> Answer<Vitals> {
     let most: i64 = row.try_get("max_connections")?;
     Ok(Vitals {
         now_millis: row.try_get("now_millis")?,
-        oldest_transaction,
+        transactions: Some(Transactions { oldest, blind }),
         connections: used.map(|used| (used, most)),
-        blind,
-        findings: Vec::new(),
+        findings: level
+            .map(|level| isolation(&level, &USUAL))
+            .into_iter()
+            .collect(),
     })
 }
 

@@ -9,7 +9,7 @@ use super::Session;
 use super::signals;
 use crate::backend::prefix::query;
 use crate::backend::{Answer, Store};
-use crate::health::{Finding, Vitals};
+use crate::health::{Finding, Transactions, Vitals, isolation};
 use crate::patience::FIRST;
 
 /// A slot that holds back so many transactions holds back the vacuum.
@@ -27,7 +27,7 @@ pub(super) async fn vitals(store: &Store<Postgres>) -> Answer<Vitals> {
     session.end().await?;
     let oldest: (Option<i32>, Option<i64>) =
         (row.try_get("oldest_pid")?, row.try_get("oldest_seconds")?);
-    let oldest_transaction = oldest.0.zip(oldest.1).map(|(pid, seconds)| {
+    let oldest = oldest.0.zip(oldest.1).map(|(pid, seconds)| {
         let seconds = u64::try_from(seconds).unwrap_or(0);
         (i64::from(pid), Duration::from_secs(seconds))
     });
@@ -49,17 +49,18 @@ pub(super) async fn vitals(store: &Store<Postgres>) -> Answer<Vitals> {
         ),
     });
     let sees_all: bool = row.try_get("sees_all")?;
+    let blind = (!sees_all).then_some("GRANT pg_read_all_stats");
     Ok(Vitals {
         now_millis: row.try_get("now_millis")?,
-        oldest_transaction,
-        blind: (!sees_all).then_some("GRANT pg_read_all_stats"),
+        transactions: Some(Transactions { oldest, blind }),
         connections: Some((row.try_get("connections")?, row.try_get("max_connections")?)),
         findings,
     })
 }
 
 fn findings(row: &PgRow) -> Result<Vec<Finding>, sqlx::Error> {
-    let mut findings = Vec::new();
+    let level: String = row.try_get("isolation")?;
+    let mut findings = vec![isolation(&level, &["read committed"])];
     let prepared: i64 = row.try_get("prepared")?;
     if prepared > 0 {
         findings.push(Finding::problem(

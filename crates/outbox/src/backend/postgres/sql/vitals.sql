@@ -6,7 +6,11 @@ SELECT {now} AS now_millis,
        (SELECT MAX(AGE(xmin)) FROM pg_replication_slots)::bigint AS slot_age,
        (SELECT SUM(numbackends)::bigint FROM pg_stat_database) AS connections,
        PG_HAS_ROLE('pg_read_all_stats', 'USAGE') AS sees_all,
-       CURRENT_SETTING('max_connections')::bigint AS max_connections,
+       -- Those that are kept for administrators are nobody else's.
+       CURRENT_SETTING('max_connections')::bigint
+           - CURRENT_SETTING('superuser_reserved_connections')::bigint
+           - COALESCE(CURRENT_SETTING('reserved_connections', TRUE)::bigint, 0) AS max_connections,
+       CURRENT_SETTING('default_transaction_isolation') AS isolation,
        PG_NOTIFICATION_QUEUE_USAGE() AS notifications,
        CURRENT_SETTING('autovacuum') = 'on' AS autovacuum,
        tables.dead AS dead_rows, tables.live AS live_rows,
