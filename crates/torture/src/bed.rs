@@ -191,8 +191,13 @@ impl<DB: Dialect> Bed<DB> {
     /// Ends all trouble with the network. What went silent would stay so for as long as the server's
     /// system believes in it.
     pub(crate) fn restore_wires(&self) {
-        for wire in &self.wires {
+        let (workers, producers) = self.wires.split_at(WORKERS.min(self.wires.len()));
+        for wire in workers {
             wire.restore();
+        }
+        // A producer's never goes silent, and to be cut without a reason is more than it has to bear.
+        for wire in producers {
+            wire.disarm();
         }
     }
 
