@@ -45,7 +45,7 @@ pub(crate) use transaction::OwnTransaction;
 pub(crate) use vocabulary::{
     Addressed, Advance, Burial, Claimed, Commit, Conclusion, Direction, Epoch, Head, Incarnation,
     Lease, Millis, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
-    StoredMessage, Survey, Swept, Takeover, TimeSource,
+    StoredMessage, Stride, Survey, Swept, Takeover, TimeSource,
 };
 
 /// The version of the schema this library works with.
@@ -149,12 +149,13 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
     ) -> impl Future<Output = Answer<Vec<Survey>>> + Send;
 
     /// Gives about `limit` committed messages of each partition their numbers, more where a step costs
-    /// the same. Never waits for a lock. Twice: the second finds nothing or the next ones.
+    /// the same and `stride` lets it grow. Never waits for a lock. Twice: the second finds nothing or the next ones.
     #[doc(hidden)]
     fn sequence(
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        stride: Stride,
     ) -> impl Future<Output = Answer<Vec<(PartitionId, Sequenced)>>> + Send;
 
     /// Takes the lease for `lease_millis` if it is free, `holder`'s own, has run out, or as `takeover`

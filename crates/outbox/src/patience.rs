@@ -24,8 +24,8 @@ pub(crate) const OPERATOR_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Patience {
     longest: Duration,
-    /// What it waits the next time. Who got an answer without the work being done puts back what was here.
-    pub(crate) limit: Duration,
+    /// What it waits the next time.
+    limit: Duration,
     /// Counts how often contact was found again.
     contact: watch::Receiver<u64>,
 }
@@ -37,6 +37,14 @@ impl Patience {
             limit: FIRST,
             contact,
         }
+    }
+
+    /// Waits as long as it takes for work that has failed so often, whoever tried it: what else was
+    /// answered since says nothing about it.
+    pub(crate) fn after(&mut self, failures: u32) -> &mut Self {
+        let longer = FIRST.saturating_mul(1 << failures.min(20));
+        self.limit = self.limit.max(longer).min(self.longest);
+        self
     }
 
     /// Waits for an answer, twice as long after each time that none came.
@@ -124,6 +132,20 @@ mod tests {
                 };
                 assert_eq!(patience.hear(slow).await.is_ok(), heard, "{seconds} s");
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_elsewhere_is_waited_for_as_if_it_had_failed_here() {
+        let contact = watch::Sender::new(0);
+        let mut patience = Patience::new(LONGEST, contact.subscribe());
+        for (failures, seconds) in [(0, 2), (1, 4), (2, 8), (u32::MAX, 30)] {
+            let never = std::future::pending::<Result<(), _>>();
+            match patience.after(failures).hear(never).await {
+                Err(OutboxError::NoAnswer { after }) => assert_eq!(after.as_secs(), seconds),
+                answer => panic!("{answer:?}"),
+            }
+            patience.hear(async { Ok(()) }).await.unwrap();
         }
     }
 

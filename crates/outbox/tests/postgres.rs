@@ -8,7 +8,7 @@ mod wire;
 use conformance::any_language::{Call, Routine as _};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::{Outbox, OutboxHandle, OutboxProfile, Schema, TablePrefix};
+use outbox::{Outbox, OutboxHandle, OutboxProfile, Partitions, Schema, TablePrefix, WorkerTuning};
 use sqlx::Postgres;
 use testbed::{Server, with_database};
 
@@ -152,6 +152,84 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
         handle.stop().await;
         let expected: Vec<_> = (0..50).map(|number| number.to_string()).collect();
         assert_eq!(collector.texts(), expected);
+    })
+    .await;
+}
+
+/// A server that gives up on a statement which writes more than two runs.
+const NO_LARGE_STEPS: &str = "
+    CREATE FUNCTION give_up() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        IF (SELECT COUNT(*) > 2 FROM written) THEN
+            RAISE 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER give_up AFTER INSERT ON outbox_runs REFERENCING NEW TABLE AS written
+    FOR EACH STATEMENT EXECUTE FUNCTION give_up()";
+
+#[tokio::test]
+async fn a_step_that_is_too_large_is_followed_by_smaller_ones() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let texts: Vec<_> = (0..5000).map(|number| number.to_string()).collect();
+        let all: Vec<_> = texts.iter().map(String::as_str).collect();
+        let collector = Collector::new();
+        // The first step is two runs long, those that grow are twenty.
+        let steps = WorkerTuning::sequencer_low_latency().batch_size(4);
+        let builder = stage.outbox().sequencer_tuning(steps).queue("orders", ONE);
+        let handle = builder.leased(collector.clone()).start().await.unwrap();
+        stage.run(NO_LARGE_STEPS).await;
+        stage.enqueue(handle.outbox(), 0, &all).await;
+        collector.wait_for(5000).await;
+        handle.stop().await;
+        assert_eq!(collector.texts(), texts);
+    })
+    .await;
+}
+
+/// A server on which a step takes longer than anybody waits the first time, and the second, where the
+/// message is in the first partition. It counts them, those that are undone too.
+const SLOW_STEPS: &str = "
+    CREATE SEQUENCE steps;
+    CREATE FUNCTION take_long() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM nextval('steps'), pg_sleep(4.5);
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER take_long BEFORE INSERT ON outbox_runs
+    FOR EACH ROW WHEN (NEW.partition_id = 1) EXECUTE FUNCTION take_long()";
+
+#[tokio::test]
+async fn a_slow_step_comes_to_its_end_beside_quick_ones() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        // What is not waited for is undone.
+        let name = database.url().rsplit('/').next().unwrap();
+        let change = "SET default_transaction_isolation = 'serializable'";
+        stage.run(format!("ALTER DATABASE {name} {change}")).await;
+        let collector = Collector::new();
+        let pool = stage.another_pool(8).await;
+        let builder = quick(Outbox::builder(pool)).auto_migrate();
+        // One sequencer does it all.
+        let queue = builder.maintenance(0, 1).queue("orders", Partitions::of(2));
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let outbox = handle.outbox();
+        assert_eq!(outbox.partition_ids("orders").unwrap()[0], 1);
+        stage.run(SLOW_STEPS).await;
+        stage.enqueue(outbox, 0, &["slow"]).await;
+        let quick = async {
+            loop {
+                stage.enqueue(outbox, 1, &["quick"]).await;
+            }
+        };
+        tokio::select! {
+            () = quick => {}
+            () = collector.wait_until(|seen| seen.iter().any(|one| one.partition == 0)) => {}
+        }
+        handle.stop().await;
+        let steps = stage.number("SELECT last_value FROM steps").await;
+        assert!(steps <= 3, "each has twice the time: {steps}");
     })
     .await;
 }

@@ -254,6 +254,15 @@ pub struct Process {
     pub queues: Vec<String>,
 }
 
+/// How much a step of the sequencer takes of a partition in which there is much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stride {
+    /// More than the first did, where a step costs about the same.
+    Growing,
+    /// As much as the first: a larger one may be what failed.
+    Even,
+}
+
 /// What the vacuum removed in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {

@@ -28,7 +28,7 @@ use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
+    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -198,6 +198,7 @@ impl Backend for MySql {
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        _: Stride,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
         let mut tries = 1;
         loop {

@@ -20,7 +20,7 @@ use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
+    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
@@ -40,8 +40,10 @@ const RECLAIMING_POOL: u32 = 4;
 /// How many batches a step takes at most, of all its partitions together: what costs is to find what is
 /// new, not to take it.
 const BATCHES_AT_ONCE: usize = 64;
-/// How many times more it takes where it goes on with what it has found to be much.
+/// How many times more it takes where it goes on with what it has found to be much,
 const GOING_ON: i64 = 16;
+/// but no more than this, unless the first step does: all of its ids are in memory at once.
+const LARGEST_STEP: i64 = 1 << 20;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
@@ -261,15 +263,20 @@ impl Backend for Postgres {
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        stride: Stride,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
         let mut session = Session::open(store).await?;
         let batches = BATCHES_AT_ONCE / partitions.len().max(1);
         let limit = i64::from(limit) * i64::try_from(batches.max(1)).unwrap_or(1);
+        let going_on = match stride {
+            Stride::Growing => (limit * GOING_ON).min(LARGEST_STEP).max(limit),
+            Stride::Even => limit,
+        };
         let rows = query!(store.sql.sequence)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(limit)
             .bind(LONGEST_RUN)
-            .bind(limit * GOING_ON)
+            .bind(going_on)
             .fetch_all(session.connection())
             .await?;
         session.end().await?;
