@@ -1,6 +1,6 @@
 //! How long a worker waits for the database to answer. A connection can be cut off without a word, and
 //! would then never answer; a worker that waits for it would be lost. A statement that is only slow
-//! gets more time each time. When contact with the database is found again nobody waits any longer for
+//! gets more time each time, and keeps it where the work takes long by nature. When contact with the database is found again nobody waits any longer for
 //! an answer from before.
 
 use std::future::Future;
@@ -26,6 +26,8 @@ pub(crate) struct Patience {
     longest: Duration,
     /// What it waits the next time.
     limit: Duration,
+    /// Whether what it asks for may take long by nature.
+    long_work: bool,
     /// Counts how often contact was found again.
     contact: watch::Receiver<u64>,
 }
@@ -35,8 +37,15 @@ impl Patience {
         Self {
             longest,
             limit: FIRST,
+            long_work: false,
             contact,
         }
+    }
+
+    /// What took long will take as long again: there is much to do, and the next time there is as much.
+    pub(crate) fn with_long_work(mut self) -> Self {
+        self.long_work = true;
+        self
     }
 
     /// Waits as long as it takes for work that has failed so often, whoever tried it: what else was
@@ -57,8 +66,8 @@ impl Patience {
         let answer = answer_in_contact(self.limit, &mut self.contact, verb).await;
         let next = match answer {
             Err(OutboxError::NoAnswer { .. }) => self.limit * 2,
-            // What took long will take as long again.
-            _ => asked.elapsed() * 2,
+            Ok(_) if self.long_work => asked.elapsed() * 2,
+            _ => FIRST,
         };
         self.limit = next.clamp(FIRST, self.longest);
         answer
@@ -121,9 +130,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_long_is_waited_for_the_next_time_too() {
+    async fn long_work_is_waited_for_the_next_time_too() {
         let contact = watch::Sender::new(0);
-        let mut patience = Patience::new(LONGEST, contact.subscribe());
+        let mut patience = Patience::new(LONGEST, contact.subscribe()).with_long_work();
         for (seconds, heard) in [(5, [false, false, true]), (7, [true; 3]), (13, [true; 3])] {
             for heard in heard {
                 let slow = async {
@@ -132,6 +141,25 @@ mod tests {
                 };
                 assert_eq!(patience.hear(slow).await.is_ok(), heard, "{seconds} s");
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn neither_an_error_that_came_late_nor_short_work_is_waited_for_longer() {
+        let contact = watch::Sender::new(0);
+        let patience = || Patience::new(LONGEST, contact.subscribe());
+        let full = || Err(sqlx::Error::PoolTimedOut.into());
+        for (mut patience, answer) in [
+            (patience(), Ok(())),
+            (patience(), full()),
+            (patience().with_long_work(), full()),
+        ] {
+            let late = async {
+                tokio::time::sleep(FIRST - Duration::from_millis(1)).await;
+                answer
+            };
+            let _ = patience.hear(late).await;
+            assert_eq!(patience.limit, FIRST);
         }
     }
 

@@ -117,7 +117,7 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
 impl<DB: Backend> Sequencer<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
-            patience: engine.patience(),
+            patience: engine.patience().with_long_work(),
             pace: Pace::new(engine.profile.sequencer.into()),
             share: 1,
             looked: Instant::now(),

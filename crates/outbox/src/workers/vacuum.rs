@@ -45,7 +45,7 @@ impl<DB: Backend> Vacuum<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         let dirty = engine.partition_ids().into_iter().collect();
         Self {
-            patience: engine.patience(),
+            patience: engine.patience().with_long_work(),
             engine,
             dirty,
             not_before: Instant::now(),
