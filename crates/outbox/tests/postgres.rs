@@ -5,6 +5,8 @@
 mod conformance;
 mod wire;
 
+use std::time::Duration;
+
 use conformance::any_language::{Call, Routine as _};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
@@ -266,6 +268,50 @@ async fn room_that_somebody_held_for_a_while_is_given_back() {
     .await;
 }
 
+#[tokio::test]
+async fn room_is_given_back_after_an_attempt_that_failed() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        // Long enough to be seen.
+        let slow = "SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 1";
+        let stage = Stage {
+            pool: stage.pool_saying(slow, 8).await,
+            url: stage.url,
+        };
+        let handle = many_that_go(&stage).await;
+        let end = "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND state = 'active' AND query LIKE 'VACUUM%'";
+        stage.until(end, 1).await;
+        stage.until(ROOM, 0).await;
+        handle.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn room_is_given_back_once_while_messages_stay() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let waiting = stage.outbox().queue("waiting", ONE).produce_only();
+        let waiting = waiting.start().await.unwrap();
+        let mut connection = stage.pool.acquire().await.unwrap();
+        let stays = waiting
+            .outbox()
+            .enqueue(&mut connection, "waiting", text_message(0, "stays"));
+        stays.await.unwrap();
+        let handle = many_that_go(&stage).await;
+        let tries =
+            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'outbox_messages'";
+        stage.until(tries, 1).await;
+        // It says every second that it is alive; the next try would come after one.
+        stage.signs_of_life(4).await;
+        assert_eq!(stage.number(tries).await, 1);
+        handle.stop().await;
+        waiting.stop().await;
+    })
+    .await;
+}
+
 const ROOM: &str = "SELECT pg_relation_size('outbox_messages')";
 
 /// Lets so many messages come and go that their room is worth giving back, which nobody but the outbox
@@ -274,6 +320,8 @@ async fn many_that_go(stage: &Stage<Postgres>) -> OutboxHandle<Postgres> {
     let handle = stage
         .outbox()
         .profile(OutboxProfile::high_throughput())
+        // Nobody but the vacuum itself has it look again.
+        .reconciler_tuning(WorkerTuning::reconciler().idle_interval(Duration::from_secs(3600)))
         .queue("orders", ONE)
         .batch_leased(TakeAll)
         .start()
@@ -283,11 +331,13 @@ async fn many_that_go(stage: &Stage<Postgres>) -> OutboxHandle<Postgres> {
         .run("ALTER TABLE outbox_messages SET (autovacuum_enabled = off)")
         .await;
     let texts: Vec<_> = vec!["x"; 1000];
-    for _ in 0..60 {
+    // Well above what is worth while.
+    for _ in 0..80 {
         stage.enqueue(handle.outbox(), 0, &texts).await;
     }
     assert!(stage.number(ROOM).await > 0);
-    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    let gone = "SELECT COUNT(*) FROM outbox_messages WHERE payload = 'x'";
+    stage.until(gone, 0).await;
     handle
 }
 

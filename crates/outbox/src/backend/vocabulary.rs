@@ -272,6 +272,15 @@ pub struct Swept {
     pub more: bool,
 }
 
+/// What came of giving room back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// After how many more removals it is worth while again.
+    pub worth_while: u64,
+    /// No message is left and their room is not free all the same: somebody still sees what has gone.
+    pub held: bool,
+}
+
 /// What to do with the savepoint around one handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Savepoint {

@@ -280,12 +280,7 @@ pub(crate) async fn a_row_that_is_locked_for_a_while_is_no_lost_lease<DB: Dialec
     let lock = "SELECT partition_id FROM outbox_processors FOR UPDATE".to_owned();
     DB::run(&mut transaction, lock).await.unwrap();
     // It says that it is alive right after it has tried to renew.
-    let seen = "SELECT MAX(seen_at) FROM outbox_processes";
-    for _ in 0..4 {
-        let before = stage.number(seen).await;
-        let later = format!("SELECT COUNT(*) FROM outbox_processes WHERE seen_at > {before}");
-        stage.until(&later, 1).await;
-    }
+    stage.signs_of_life(4).await;
     transaction.rollback().await.unwrap();
     stuck.release.notify_one();
     stage

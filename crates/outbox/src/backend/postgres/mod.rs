@@ -19,8 +19,8 @@ use super::decode::{process, registered, survey};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Reclaimed,
+    Sequenced, Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
@@ -423,7 +423,7 @@ impl Backend for Postgres {
 
     /// Autovacuum looks once a minute by default, and a million messages pass in seconds. Who is not the
     /// owner of the tables is told so by a warning, and nothing happens.
-    async fn reclaim(store: &Store<Self>) -> Answer<Option<u64>> {
+    async fn reclaim(store: &Store<Self>) -> Answer<Option<Reclaimed>> {
         if store.pool.options().get_max_connections() < RECLAIMING_POOL {
             return Ok(None);
         }
@@ -432,12 +432,17 @@ impl Backend for Postgres {
         // Not inside any transaction, whatever the server's default isolation.
         let vacuum = AssertSqlSafe(Arc::clone(&store.sql.reclaim));
         sqlx::raw_sql(vacuum).execute(&mut *connection).await?;
-        let pages: i64 = query!(store.sql.pages)
-            .fetch_one(&mut *connection)
-            .await?
-            .try_get(0)?;
         connection.give_back();
-        Ok(Some(u64::try_from(pages).unwrap_or(0) * 10))
+        let mut session = Session::open(store).await?;
+        let row = query!(store.sql.pages)
+            .fetch_one(session.connection())
+            .await?;
+        session.end().await?;
+        let (pages, is_empty): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Some(Reclaimed {
+            worth_while: u64::try_from(pages).unwrap_or(0) * 10,
+            held: is_empty && pages > 0,
+        }))
     }
 
     async fn announce(
