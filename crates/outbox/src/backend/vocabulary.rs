@@ -270,6 +270,8 @@ pub struct Swept {
     pub messages: u64,
     /// Whether the step was full.
     pub more: bool,
+    /// Whether nothing was looked at, because somebody else is at it.
+    pub busy: bool,
 }
 
 /// What came of giving room back.

@@ -152,7 +152,7 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         self.not_before = started + tuning.min_interval;
         self.dirty
             .extend(std::mem::take(&mut *lock(&self.engine.settled)));
-        let (mut removed, mut failed) = (0, None);
+        let (mut removed, mut busy, mut failed) = (0, false, None);
         let mut due: VecDeque<PartitionId> = self.dirty.iter().copied().collect();
         while let Some(partition_id) = due.pop_front() {
             if cancel.is_cancelled() || started.elapsed() >= ROUND {
@@ -169,6 +169,9 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
                     self.room.removed(swept.messages, Instant::now());
                     if swept.more {
                         due.push_back(partition_id);
+                    } else if swept.busy {
+                        // Whoever is at it may have begun before the last was settled.
+                        busy = true;
                     } else {
                         self.dirty.remove(&partition_id);
                     }
@@ -179,6 +182,7 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         }
         match failed {
             Some(error) => Err(error),
+            None if busy => Ok(Directive::Sleep(tuning.min_interval, removed)),
             None if !self.room.is_worth_while() => Ok(Directive::Idle(removed)),
             // Not while messages flow: what lies behind them could not be given back.
             None if removed > 0 => Ok(Directive::Sleep(tuning.min_interval, removed)),

@@ -324,7 +324,10 @@ impl Backend for MySql {
             .await?;
         let Some(mark) = mark else {
             transaction.roll_back().await?;
-            return Ok(Swept::default());
+            return Ok(Swept {
+                busy: true,
+                ..Swept::default()
+            });
         };
         let vacuumed: i64 = mark.try_get(0)?;
         let runs = query!(sql.sweep)
@@ -372,6 +375,7 @@ impl Backend for MySql {
         Ok(Swept {
             messages,
             more: messages >= u64::from(limit),
+            busy: false,
         })
     }
 

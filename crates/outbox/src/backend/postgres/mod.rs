@@ -408,16 +408,17 @@ impl Backend for Postgres {
 
     async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
         let mut session = Session::open(store).await?;
-        let swept = query!(store.sql.sweep)
+        let row = query!(store.sql.sweep)
             .bind(partition_id.0)
             .bind(i64::from(limit))
-            .execute(session.connection())
-            .await?
-            .rows_affected();
+            .fetch_one(session.connection())
+            .await?;
         session.end().await?;
+        let messages = u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0);
         Ok(Swept {
-            messages: swept,
-            more: swept >= u64::from(limit),
+            messages,
+            more: messages >= u64::from(limit),
+            busy: row.try_get(1)?,
         })
     }
 

@@ -335,6 +335,7 @@ impl Backend for Sqlite {
         Ok(Swept {
             messages: swept,
             more: swept == u64::from(limit),
+            busy: false,
         })
     }
 
