@@ -158,6 +158,42 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
     .await;
 }
 
+/// As if every look walked over millions of rows.
+const SLOW_LOOKS: &str = "
+    ALTER TABLE outbox_queues RENAME TO quick_queues;
+    CREATE VIEW outbox_queues AS SELECT * FROM quick_queues WHERE pg_sleep(0.15) IS NOT NULL";
+
+#[tokio::test]
+async fn what_an_open_transaction_wrote_is_not_looked_at_again_and_again() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let handle = stage.deliver(ONE, &collector).await;
+        stage.enqueue(handle.outbox(), 0, &["first"]).await;
+        collector.wait_for(1).await;
+        let mut open = stage.pool.begin().await.unwrap();
+        let late = text_message(0, "late");
+        let late = handle.outbox().enqueue(&mut open, "orders", late);
+        late.await.unwrap();
+        let own = "SELECT pg_current_xact_id()::text::bigint".to_owned();
+        let own = Postgres::number(&mut open, own).await.unwrap();
+        stage.run(SLOW_LOOKS).await;
+        // Nothing new is in the partition, and it remembers that it knows this transaction.
+        let known = format!(
+            "SELECT COUNT(*) FROM outbox_partitions
+             WHERE '{own}'::xid8 IN (SELECT pg_snapshot_xip(seen))"
+        );
+        stage.until(&known, 1).await;
+        open.commit().await.unwrap();
+        collector.wait_for(2).await;
+        stage.enqueue(handle.outbox(), 0, &["last"]).await;
+        collector.wait_for(3).await;
+        handle.stop().await;
+        assert_eq!(collector.texts(), ["first", "late", "last"]);
+    })
+    .await;
+}
+
 /// A server that gives up on a statement which writes more than two runs.
 const NO_LARGE_STEPS: &str = "
     CREATE FUNCTION give_up() RETURNS TRIGGER LANGUAGE plpgsql AS $$

@@ -4,6 +4,7 @@
 mod advance;
 mod dead_letters;
 mod health;
+mod looks;
 mod operator;
 mod schema;
 mod signals;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
+use tokio::time::Instant;
 
 use super::decode::{process, registered, survey};
 use super::prefix::{query, statements};
@@ -27,6 +29,7 @@ use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use advance::{Places, Step, bury};
+use looks::Looks;
 use signals::Ear;
 
 /// The time of the moment, in milliseconds; not that of the transaction's start.
@@ -97,6 +100,7 @@ statements!(
 #[derive(Debug, Default)]
 pub struct Memory {
     quiet: Mutex<Option<Quiet>>,
+    looks: Mutex<Looks>,
     places: Places,
 }
 
@@ -231,11 +235,14 @@ impl Backend for Postgres {
             .as_ref()
             .filter(|quiet| quiet.partitions == partitions);
         let mut session = Session::open(store).await?;
+        let everything = lock(&store.shared.looks).begin(Instant::now());
         let rows = query!(store.sql.survey)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(known.map(|quiet| &*quiet.snapshot))
+            .bind(everything)
             .fetch_all(session.connection())
             .await?;
+        lock(&store.shared.looks).end(Instant::now());
         session.end().await?;
         let found =
             |row: &&PgRow| matches!(row.try_get::<Option<i64>, _>("partition_id"), Ok(Some(_)));
@@ -272,11 +279,13 @@ impl Backend for Postgres {
             Stride::Growing => (limit * GOING_ON).min(LARGEST_STEP).max(limit),
             Stride::Even => limit,
         };
+        let remember = lock(&store.shared.looks).is_renewing(Instant::now());
         let rows = query!(store.sql.sequence)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(limit)
             .bind(LONGEST_RUN)
             .bind(going_on)
+            .bind(remember)
             .fetch_all(session.connection())
             .await?;
         session.end().await?;
