@@ -311,8 +311,7 @@ pub(crate) async fn a_backlog_larger_than_every_batch_is_drained<DB: Dialect>(st
     }
     producer.stop().await;
     let collector = Collector::new();
-    // Several steps of the sequencer, those of PostgreSQL too, which grow.
-    let steps = WorkerTuning::sequencer_low_latency().batch_size(4);
+    let steps = WorkerTuning::sequencer_low_latency().batch_size(DB::SMALL_BATCH);
     let builder = stage.outbox().sequencer_tuning(steps).queue("orders", ONE);
     let handle = builder.leased(collector.clone()).start().await.unwrap();
     collector.wait_for(5000).await;

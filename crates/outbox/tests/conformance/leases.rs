@@ -354,7 +354,12 @@ pub(crate) async fn a_handler_stuck_in_a_statement_gives_its_partition_back<DB: 
     stage.run("INSERT INTO effects VALUES (0, 'locked')").await;
     let collector = Collector::new();
     let queue = stage.outbox().queue("orders", ONE);
-    let queue = queue.transactional(Blocked(collector.clone())).lease(LEASE);
+    // Time enough for the second delivery, on a busy machine.
+    let lease = LeaseConfig {
+        duration: Duration::from_secs(3),
+        headroom: Duration::from_millis(500),
+    };
+    let queue = queue.transactional(Blocked(collector.clone())).lease(lease);
     let handle = queue.start().await.unwrap();
     let mut locked = stage.pool.begin().await.unwrap();
     let lock = "UPDATE effects SET note = 'locked' WHERE seq = 0".to_owned();
