@@ -44,8 +44,8 @@ pub(crate) use transaction::ORPHAN_MILLIS;
 pub(crate) use transaction::OwnTransaction;
 pub(crate) use vocabulary::{
     Addressed, Advance, Burial, Claimed, Commit, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, Millis, PartitionId, Process, Pulse, ReadLimit, Savepoint, Seq, Sequenced, Settlement,
-    StoredMessage, Survey, Swept, Takeover, TimeSource,
+    Lease, Millis, PartitionId, Process, Pulse, ReadLimit, Reclaimed, Savepoint, Seq, Sequenced,
+    Settlement, StoredMessage, Stride, Survey, Swept, Takeover, TimeSource,
 };
 
 /// The version of the schema this library works with.
@@ -149,12 +149,13 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
     ) -> impl Future<Output = Answer<Vec<Survey>>> + Send;
 
     /// Gives about `limit` committed messages of each partition their numbers, more where a step costs
-    /// the same. Never waits for a lock. Twice: the second finds nothing or the next ones.
+    /// the same and `stride` lets it grow. Never waits for a lock. Twice: the second finds nothing or the next ones.
     #[doc(hidden)]
     fn sequence(
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        stride: Stride,
     ) -> impl Future<Output = Answer<Vec<(PartitionId, Sequenced)>>> + Send;
 
     /// Takes the lease for `lease_millis` if it is free, `holder`'s own, has run out, or as `takeover`
@@ -210,11 +211,10 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
         limit: u32,
     ) -> impl Future<Output = Answer<Swept>> + Send;
 
-    /// Gives the room of removed messages back, where the database takes its time to do so by itself.
-    /// Answers after how many more removals that is worth while again, 0 if nothing is left to give back;
-    /// `None` where it never is.
+    /// Gives the room of removed messages back, where the database takes its time to do so by itself;
+    /// `None` where that is never worth while.
     #[doc(hidden)]
-    fn reclaim(_: &Store<Self>) -> impl Future<Output = Answer<Option<u64>>> + Send {
+    fn reclaim(_: &Store<Self>) -> impl Future<Output = Answer<Option<Reclaimed>>> + Send {
         async { Ok(None) }
     }
 

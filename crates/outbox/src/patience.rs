@@ -1,6 +1,6 @@
 //! How long a worker waits for the database to answer. A connection can be cut off without a word, and
 //! would then never answer; a worker that waits for it would be lost. A statement that is only slow
-//! gets more time each time. When contact with the database is found again nobody waits any longer for
+//! gets more time each time, and keeps it where the work takes long by nature. When contact with the database is found again nobody waits any longer for
 //! an answer from before.
 
 use std::future::Future;
@@ -24,8 +24,10 @@ pub(crate) const OPERATOR_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Patience {
     longest: Duration,
-    /// What it waits the next time. Who got an answer without the work being done puts back what was here.
-    pub(crate) limit: Duration,
+    /// What it waits the next time.
+    limit: Duration,
+    /// Whether what it asks for may take long by nature.
+    long_work: bool,
     /// Counts how often contact was found again.
     contact: watch::Receiver<u64>,
 }
@@ -35,8 +37,23 @@ impl Patience {
         Self {
             longest,
             limit: FIRST,
+            long_work: false,
             contact,
         }
+    }
+
+    /// What took long will take as long again: there is much to do, and the next time there is as much.
+    pub(crate) fn with_long_work(mut self) -> Self {
+        self.long_work = true;
+        self
+    }
+
+    /// Waits as long as it takes for work that has failed so often, whoever tried it: what else was
+    /// answered since says nothing about it.
+    pub(crate) fn after(&mut self, failures: u32) -> &mut Self {
+        let longer = FIRST.saturating_mul(1 << failures.min(20));
+        self.limit = self.limit.max(longer).min(self.longest);
+        self
     }
 
     /// Waits for an answer, twice as long after each time that none came.
@@ -49,8 +66,8 @@ impl Patience {
         let answer = answer_in_contact(self.limit, &mut self.contact, verb).await;
         let next = match answer {
             Err(OutboxError::NoAnswer { .. }) => self.limit * 2,
-            // What took long will take as long again.
-            _ => asked.elapsed() * 2,
+            Ok(_) if self.long_work => asked.elapsed() * 2,
+            _ => FIRST,
         };
         self.limit = next.clamp(FIRST, self.longest);
         answer
@@ -113,9 +130,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_long_is_waited_for_the_next_time_too() {
+    async fn long_work_is_waited_for_the_next_time_too() {
         let contact = watch::Sender::new(0);
-        let mut patience = Patience::new(LONGEST, contact.subscribe());
+        let mut patience = Patience::new(LONGEST, contact.subscribe()).with_long_work();
         for (seconds, heard) in [(5, [false, false, true]), (7, [true; 3]), (13, [true; 3])] {
             for heard in heard {
                 let slow = async {
@@ -124,6 +141,39 @@ mod tests {
                 };
                 assert_eq!(patience.hear(slow).await.is_ok(), heard, "{seconds} s");
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn neither_an_error_that_came_late_nor_short_work_is_waited_for_longer() {
+        let contact = watch::Sender::new(0);
+        let patience = || Patience::new(LONGEST, contact.subscribe());
+        let full = || Err(sqlx::Error::PoolTimedOut.into());
+        for (mut patience, answer) in [
+            (patience(), Ok(())),
+            (patience(), full()),
+            (patience().with_long_work(), full()),
+        ] {
+            let late = async {
+                tokio::time::sleep(FIRST - Duration::from_millis(1)).await;
+                answer
+            };
+            let _ = patience.hear(late).await;
+            assert_eq!(patience.limit, FIRST);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_elsewhere_is_waited_for_as_if_it_had_failed_here() {
+        let contact = watch::Sender::new(0);
+        let mut patience = Patience::new(LONGEST, contact.subscribe());
+        for (failures, seconds) in [(0, 2), (1, 4), (2, 8), (u32::MAX, 30)] {
+            let never = std::future::pending::<Result<(), _>>();
+            match patience.after(failures).hear(never).await {
+                Err(OutboxError::NoAnswer { after }) => assert_eq!(after.as_secs(), seconds),
+                answer => panic!("{answer:?}"),
+            }
+            patience.hear(async { Ok(()) }).await.unwrap();
         }
     }
 

@@ -157,6 +157,11 @@ impl Schedule {
         taken
     }
 
+    /// How often a partition has failed in a row.
+    pub(crate) fn failures(&self, partition_id: PartitionId) -> u32 {
+        self.failures.get(&partition_id).copied().unwrap_or(0)
+    }
+
     /// A step took so long.
     pub(crate) fn took(&mut self, time: Duration) {
         let rest = time.saturating_mul(REST_FOR_STEP).min(LONGEST_STRETCH);
@@ -173,7 +178,8 @@ impl Schedule {
         let Some(State::Taken { marked_again }) = self.states.remove(&partition_id) else {
             return;
         };
-        if outcome != Outcome::Failed {
+        // Somebody else who is at it may be what is left of a step of ours that took too long.
+        if matches!(outcome, Outcome::Finished | Outcome::More) {
             self.failures.remove(&partition_id);
         }
         match outcome {
@@ -320,6 +326,20 @@ mod tests {
             Some(now + FIRST),
             "a success resets the rest"
         );
+    }
+
+    #[test]
+    fn one_that_is_busy_after_it_failed_has_failed_still() {
+        let (mut schedule, now) = (schedule(), Instant::now());
+        schedule.mark(A, now);
+        for outcome in [Outcome::Failed, Outcome::Busy(Duration::ZERO)] {
+            assert_eq!(schedule.take_one(now + LONGEST), Some(A));
+            schedule.done(A, outcome, now);
+            assert_eq!(schedule.failures(A), 1);
+        }
+        assert_eq!(schedule.take_one(now), Some(A));
+        schedule.done(A, Outcome::More, now);
+        assert_eq!(schedule.failures(A), 0);
     }
 
     #[test]

@@ -43,7 +43,7 @@ use sqlx::AssertSqlSafe;
 use taskward::Directive;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, OwnConnection, PartitionId, Sequenced, StoredMessage};
+use crate::backend::{Backend, OwnConnection, PartitionId, Sequenced, StoredMessage, Stride};
 use crate::builder::OutboxBuilder;
 use crate::dead_letter::DeadLetterFilter;
 use crate::error::OutboxError;
@@ -173,7 +173,8 @@ impl<DB: Backend> TestOutbox<DB> {
         loop {
             let limit = engine.sequencer.batch_size;
             let mut more_left = false;
-            for (_, sequenced) in DB::sequence(&engine.store, &[partition_id], limit).await? {
+            let (one, stride) = ([partition_id], Stride::Growing);
+            for (_, sequenced) in DB::sequence(&engine.store, &one, limit, stride).await? {
                 match sequenced {
                     Sequenced::Busy => {}
                     Sequenced::ForeignIds => return Err(OutboxError::foreign_ids(partition_id)),

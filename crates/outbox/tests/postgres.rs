@@ -5,10 +5,12 @@
 mod conformance;
 mod wire;
 
+use std::time::Duration;
+
 use conformance::any_language::{Call, Routine as _};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::{Outbox, OutboxHandle, OutboxProfile, Schema, TablePrefix};
+use outbox::{Outbox, OutboxHandle, OutboxProfile, Partitions, Schema, TablePrefix, WorkerTuning};
 use sqlx::Postgres;
 use testbed::{Server, with_database};
 
@@ -156,6 +158,120 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
     .await;
 }
 
+/// As if every look walked over millions of rows.
+const SLOW_LOOKS: &str = "
+    ALTER TABLE outbox_queues RENAME TO quick_queues;
+    CREATE VIEW outbox_queues AS SELECT * FROM quick_queues WHERE pg_sleep(0.15) IS NOT NULL";
+
+#[tokio::test]
+async fn what_an_open_transaction_wrote_is_not_looked_at_again_and_again() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let handle = stage.deliver(ONE, &collector).await;
+        stage.enqueue(handle.outbox(), 0, &["first"]).await;
+        collector.wait_for(1).await;
+        let mut open = stage.pool.begin().await.unwrap();
+        let late = text_message(0, "late");
+        let late = handle.outbox().enqueue(&mut open, "orders", late);
+        late.await.unwrap();
+        let own = "SELECT pg_current_xact_id()::text::bigint".to_owned();
+        let own = Postgres::number(&mut open, own).await.unwrap();
+        stage.run(SLOW_LOOKS).await;
+        // Nothing new is in the partition, and it remembers that it knows this transaction.
+        let known = format!(
+            "SELECT COUNT(*) FROM outbox_partitions
+             WHERE '{own}'::xid8 IN (SELECT pg_snapshot_xip(seen))"
+        );
+        stage.until(&known, 1).await;
+        open.commit().await.unwrap();
+        collector.wait_for(2).await;
+        stage.enqueue(handle.outbox(), 0, &["last"]).await;
+        collector.wait_for(3).await;
+        handle.stop().await;
+        assert_eq!(collector.texts(), ["first", "late", "last"]);
+    })
+    .await;
+}
+
+/// A server that gives up on a statement which writes more than two runs.
+const NO_LARGE_STEPS: &str = "
+    CREATE FUNCTION give_up() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        IF (SELECT COUNT(*) > 2 FROM written) THEN
+            RAISE 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER give_up AFTER INSERT ON outbox_runs REFERENCING NEW TABLE AS written
+    FOR EACH STATEMENT EXECUTE FUNCTION give_up()";
+
+#[tokio::test]
+async fn a_step_that_is_too_large_is_followed_by_smaller_ones() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let texts: Vec<_> = (0..5000).map(|number| number.to_string()).collect();
+        let all: Vec<_> = texts.iter().map(String::as_str).collect();
+        let collector = Collector::new();
+        // The first step is two runs long, those that grow are twenty.
+        let steps = WorkerTuning::sequencer_low_latency().batch_size(4);
+        let builder = stage.outbox().sequencer_tuning(steps).queue("orders", ONE);
+        let handle = builder.leased(collector.clone()).start().await.unwrap();
+        stage.run(NO_LARGE_STEPS).await;
+        stage.enqueue(handle.outbox(), 0, &all).await;
+        collector.wait_for(5000).await;
+        handle.stop().await;
+        assert_eq!(collector.texts(), texts);
+    })
+    .await;
+}
+
+/// A server on which a step takes longer than anybody waits the first time, and the second, where the
+/// message is in the first partition. It counts them, those that are undone too.
+const SLOW_STEPS: &str = "
+    CREATE SEQUENCE steps;
+    CREATE FUNCTION take_long() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM nextval('steps'), pg_sleep(4.5);
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER take_long BEFORE INSERT ON outbox_runs
+    FOR EACH ROW WHEN (NEW.partition_id = 1) EXECUTE FUNCTION take_long()";
+
+#[tokio::test]
+async fn a_slow_step_comes_to_its_end_beside_quick_ones() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        // What is not waited for is undone.
+        let name = database.url().rsplit('/').next().unwrap();
+        let change = "SET default_transaction_isolation = 'serializable'";
+        stage.run(format!("ALTER DATABASE {name} {change}")).await;
+        let collector = Collector::new();
+        let pool = stage.another_pool(8).await;
+        let builder = quick(Outbox::builder(pool)).auto_migrate();
+        // One sequencer does it all.
+        let queue = builder.maintenance(0, 1).queue("orders", Partitions::of(2));
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        let outbox = handle.outbox();
+        assert_eq!(outbox.partition_ids("orders").unwrap()[0], 1);
+        stage.run(SLOW_STEPS).await;
+        stage.enqueue(outbox, 0, &["slow"]).await;
+        let quick = async {
+            loop {
+                stage.enqueue(outbox, 1, &["quick"]).await;
+            }
+        };
+        tokio::select! {
+            () = quick => {}
+            () = collector.wait_until(|seen| seen.iter().any(|one| one.partition == 0)) => {}
+        }
+        handle.stop().await;
+        let steps = stage.number("SELECT last_value FROM steps").await;
+        assert!(steps <= 3, "each has twice the time: {steps}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn room_is_given_back_when_many_messages_have_gone() {
     with_database(Server::Postgres, async |database| {
@@ -188,6 +304,50 @@ async fn room_that_somebody_held_for_a_while_is_given_back() {
     .await;
 }
 
+#[tokio::test]
+async fn room_is_given_back_after_an_attempt_that_failed() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        // Long enough to be seen.
+        let slow = "SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 1";
+        let stage = Stage {
+            pool: stage.pool_saying(slow, 8).await,
+            url: stage.url,
+        };
+        let handle = many_that_go(&stage).await;
+        let end = "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND state = 'active' AND query LIKE 'VACUUM%'";
+        stage.until(end, 1).await;
+        stage.until(ROOM, 0).await;
+        handle.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn room_is_given_back_once_while_messages_stay() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let waiting = stage.outbox().queue("waiting", ONE).produce_only();
+        let waiting = waiting.start().await.unwrap();
+        let mut connection = stage.pool.acquire().await.unwrap();
+        let stays = waiting
+            .outbox()
+            .enqueue(&mut connection, "waiting", text_message(0, "stays"));
+        stays.await.unwrap();
+        let handle = many_that_go(&stage).await;
+        let tries =
+            "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'outbox_messages'";
+        stage.until(tries, 1).await;
+        // It says every second that it is alive; the next try would come after one.
+        stage.signs_of_life(4).await;
+        assert_eq!(stage.number(tries).await, 1);
+        handle.stop().await;
+        waiting.stop().await;
+    })
+    .await;
+}
+
 const ROOM: &str = "SELECT pg_relation_size('outbox_messages')";
 
 /// Lets so many messages come and go that their room is worth giving back, which nobody but the outbox
@@ -196,6 +356,8 @@ async fn many_that_go(stage: &Stage<Postgres>) -> OutboxHandle<Postgres> {
     let handle = stage
         .outbox()
         .profile(OutboxProfile::high_throughput())
+        // Nobody but the vacuum itself has it look again.
+        .reconciler_tuning(WorkerTuning::reconciler().idle_interval(Duration::from_secs(3600)))
         .queue("orders", ONE)
         .batch_leased(TakeAll)
         .start()
@@ -205,11 +367,13 @@ async fn many_that_go(stage: &Stage<Postgres>) -> OutboxHandle<Postgres> {
         .run("ALTER TABLE outbox_messages SET (autovacuum_enabled = off)")
         .await;
     let texts: Vec<_> = vec!["x"; 1000];
-    for _ in 0..60 {
+    // Well above what is worth while.
+    for _ in 0..80 {
         stage.enqueue(handle.outbox(), 0, &texts).await;
     }
     assert!(stage.number(ROOM).await > 0);
-    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    let gone = "SELECT COUNT(*) FROM outbox_messages WHERE payload = 'x'";
+    stage.until(gone, 0).await;
     handle
 }
 

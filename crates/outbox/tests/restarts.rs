@@ -316,6 +316,7 @@ mod counted_sessions {
     use outbox::{LeaseConfig, MessageResult, Outbox, OutboxMessage, TransactionalMessageHandler};
     use sqlx::{Connection as _, MySql, MySqlConnection};
     use testbed::{PrivateServer, Server, Wire};
+    use tokio::time::Instant;
 
     use super::conformance::stage::{ONE, quick};
     use super::conformance::{Dialect as _, Stage};
@@ -382,6 +383,7 @@ mod counted_sessions {
             .queue("orders", ONE);
         let queue = queue.transactional(stuck.clone()).lease(LEASE);
         let handle = queue.start().await.unwrap();
+        let began = Instant::now();
         stage.enqueue(handle.outbox(), 0, &["a"]).await;
         let at_work = async || !stuck.sessions().is_empty();
         until("the handler is at work", PATIENCE, at_work).await;
@@ -398,6 +400,11 @@ mod counted_sessions {
             MySql::number(&mut victim, wait).await
         });
         wire.heal();
+        let took = began.elapsed();
+        assert!(
+            took < LEASE.handler_budget(),
+            "nothing was tested: the restart took {took:?}, and the handler was stopped before its end"
+        );
         let again = async || stuck.sessions().len() > 1;
         until("the message comes again", 2 * PATIENCE, again).await;
         lock.close().await.unwrap();

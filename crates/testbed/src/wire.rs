@@ -490,8 +490,8 @@ fn with_address(url: &str, address: &str) -> String {
 /// would not be seen.
 fn in_the_clear(mut url: String) -> String {
     let setting = match url.split_once("://") {
-        Some(("postgres", _)) => "sslmode=disable",
-        Some(("mysql", _)) => "ssl-mode=disabled",
+        Some(("postgres" | "postgresql", _)) => "sslmode=disable",
+        Some(("mysql" | "mariadb", _)) => "ssl-mode=disabled",
         _ => return url,
     };
     url.push(if url.contains('?') { '&' } else { '?' });

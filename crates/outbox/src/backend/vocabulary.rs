@@ -254,6 +254,15 @@ pub struct Process {
     pub queues: Vec<String>,
 }
 
+/// How much a step of the sequencer takes of a partition in which there is much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stride {
+    /// More than the first did, where a step costs about the same.
+    Growing,
+    /// As much as the first: a larger one may be what failed.
+    Even,
+}
+
 /// What the vacuum removed in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
@@ -261,6 +270,17 @@ pub struct Swept {
     pub messages: u64,
     /// Whether the step was full.
     pub more: bool,
+    /// Whether nothing was looked at, because somebody else is at it.
+    pub busy: bool,
+}
+
+/// What came of giving room back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// After how many more removals it is worth while again.
+    pub worth_while: u64,
+    /// No message is left and their room is not free all the same: somebody still sees what has gone.
+    pub held: bool,
 }
 
 /// What to do with the savepoint around one handler.

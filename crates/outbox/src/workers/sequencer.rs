@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::backend::{Backend, PartitionId, Sequenced};
+use crate::backend::{Backend, PartitionId, Sequenced, Stride};
 use crate::engine::{Engine, lock};
 use crate::error::OutboxError;
 use crate::patience::Patience;
@@ -33,6 +33,8 @@ pub(crate) struct Sequencer<DB: Backend> {
 struct Taken<DB: Backend> {
     engine: Arc<Engine<DB>>,
     partitions: Vec<PartitionId>,
+    /// How often the one that is taken has failed in a row; several together have not.
+    failures: u32,
     /// How it went with those that are left.
     outcome: Outcome,
 }
@@ -45,6 +47,7 @@ impl<DB: Backend> Taken<DB> {
             engine.meters.sequencer_woken.record(now - due);
         }
         let partitions = schedule.take(most, now);
+        let failures = partitions.first().map_or(0, |id| schedule.failures(*id));
         let more = schedule.next_ready().is_some();
         drop(schedule);
         if more && !partitions.is_empty() {
@@ -54,6 +57,7 @@ impl<DB: Backend> Taken<DB> {
         Self {
             engine: Arc::clone(engine),
             partitions,
+            failures,
             outcome: Outcome::Failed,
         }
     }
@@ -113,7 +117,7 @@ impl<DB: Backend> WorkerAction for Sequencer<DB> {
 impl<DB: Backend> Sequencer<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         Self {
-            patience: engine.patience(),
+            patience: engine.patience().with_long_work(),
             pace: Pace::new(engine.profile.sequencer.into()),
             share: 1,
             looked: Instant::now(),
@@ -123,13 +127,20 @@ impl<DB: Backend> Sequencer<DB> {
 
     async fn sequence(&mut self, mut taken: Taken<DB>) -> u64 {
         let config = self.engine.sequencer;
+        // What was too much is tried again with less.
+        let stride = match taken.failures {
+            0 => Stride::Growing,
+            _ => Stride::Even,
+        };
         let mut total = 0;
         for _ in 0..config.max_inner_iterations {
             taken.outcome = Outcome::Failed;
-            let step = DB::sequence(&self.engine.store, &taken.partitions, config.batch_size);
-            let (began, patience) = (Instant::now(), self.patience.limit);
+            let limit = config.batch_size;
+            let step = DB::sequence(&self.engine.store, &taken.partitions, limit, stride);
+            let began = Instant::now();
             let span = tracing::info_span!("outbox.sequence", partitions = taken.partitions.len());
-            let answers = match self.patience.hear(step.instrument(span)).await {
+            let step = step.instrument(span);
+            let answers = match self.patience.after(taken.failures).hear(step).await {
                 Ok(answers) => {
                     let took = began.elapsed();
                     self.engine.meters.sequencer.record(took);
@@ -142,12 +153,11 @@ impl<DB: Backend> Sequencer<DB> {
                     break;
                 }
             };
-            if answers.iter().all(|(_, answer)| *answer == Sequenced::Busy) {
-                // Perhaps with a step of ours that took too long.
-                self.patience.limit = patience;
-            }
             let step = self.note(&mut taken, &answers);
-            self.share = share(config.batch_size, step, answers.len());
+            // Who is busy did not say how much there is.
+            if answers.iter().any(|(_, answer)| *answer != Sequenced::Busy) {
+                self.share = share(config.batch_size, step, answers.len());
+            }
             total += step;
             // What is left has more.
             taken.outcome = Outcome::More;

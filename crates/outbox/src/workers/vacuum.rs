@@ -9,7 +9,7 @@ use taskward::{Directive, WorkerAction};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, PartitionId};
+use crate::backend::{Backend, PartitionId, Reclaimed};
 use crate::engine::{Engine, lock};
 use crate::error::OutboxError;
 use crate::patience::Patience;
@@ -20,8 +20,8 @@ const ROUND: Duration = Duration::from_secs(1);
 const WORTH_WHILE: u64 = 50_000;
 /// How long that may take.
 const RECLAIM: Duration = Duration::from_secs(60);
-/// After how long it is tried again if somebody still saw what has gone, twice as long each time, and how
-/// often: after a minute the database's own vacuum comes by.
+/// After how long it is tried again if it failed or somebody still saw what has gone, twice as long each
+/// time, and how often: after a minute the database's own vacuum comes by.
 const REST: Duration = Duration::from_secs(1);
 const TRIES: u32 = 7;
 
@@ -32,12 +32,7 @@ pub(crate) struct Vacuum<DB: Backend> {
     dirty: HashSet<PartitionId>,
     /// Not before this, however often it is rung.
     not_before: Instant,
-    /// What was removed since room was last given back, and how much it takes for the next time.
-    removed: u64,
-    worth_while: Option<u64>,
-    /// How often that was tried since, and when it is tried again.
-    tries: u32,
-    reclaim_at: Instant,
+    room: Room,
     patience: Patience,
 }
 
@@ -45,42 +40,100 @@ impl<DB: Backend> Vacuum<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
         let dirty = engine.partition_ids().into_iter().collect();
         Self {
-            patience: engine.patience(),
+            patience: engine.patience().with_long_work(),
             engine,
             dirty,
             not_before: Instant::now(),
-            removed: 0,
-            worth_while: Some(WORTH_WHILE),
-            tries: 0,
-            reclaim_at: Instant::now(),
+            room: Room::new(Instant::now()),
         }
     }
 
-    /// Whether there is much room to give back.
+    async fn reclaim(&mut self, cancel: &CancellationToken) -> Directive<u64> {
+        let rest = self.room.at.saturating_duration_since(Instant::now());
+        if !rest.is_zero() {
+            return Directive::Sleep(rest, 0);
+        }
+        let reclaim = timeout(RECLAIM, DB::reclaim(&self.engine.store));
+        let attempt = match cancel.run_until_cancelled(reclaim).await {
+            None => return Directive::Idle(0),
+            Some(Ok(Ok(reclaimed))) => Attempt::Made(reclaimed),
+            Some(Ok(Err(error))) => {
+                tracing::warn!(%error, "room could not be given back");
+                Attempt::Failed
+            }
+            Some(Err(_)) => {
+                tracing::warn!("giving room back took longer than {RECLAIM:?}");
+                Attempt::TookTooLong
+            }
+        };
+        match self.room.tried(attempt, Instant::now()) {
+            Some(rest) => Directive::Sleep(rest, 0),
+            None => Directive::Idle(0),
+        }
+    }
+}
+
+/// When room is given back.
+#[derive(Debug)]
+struct Room {
+    /// What was removed since it was last given back, and how much it takes for the next time.
+    removed: u64,
+    worth_while: Option<u64>,
+    /// How often that was tried since, and when it is tried again.
+    tries: u32,
+    at: Instant,
+}
+
+/// How giving room back went.
+#[derive(Debug, Clone, Copy)]
+enum Attempt {
+    Made(Option<Reclaimed>),
+    Failed,
+    TookTooLong,
+}
+
+impl Room {
+    fn new(now: Instant) -> Self {
+        Self {
+            removed: 0,
+            worth_while: Some(WORTH_WHILE),
+            tries: 0,
+            at: now,
+        }
+    }
+
+    /// Messages have gone. What was tried before was with fewer.
+    fn removed(&mut self, messages: u64, now: Instant) {
+        self.removed += messages;
+        if messages > 0 {
+            (self.tries, self.at) = (0, now);
+        }
+    }
+
+    /// Whether there is much to give back.
     fn is_worth_while(&self) -> bool {
         self.worth_while.is_some_and(|least| self.removed >= least)
     }
 
-    async fn reclaim(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
-        let rest = self.reclaim_at.saturating_duration_since(Instant::now());
-        if !rest.is_zero() {
-            return Ok(Directive::Sleep(rest, 0));
-        }
-        let reclaim = timeout(RECLAIM, DB::reclaim(&self.engine.store));
-        let answer = match cancel.run_until_cancelled(reclaim).await {
-            Some(Ok(answer)) => answer,
-            _ => Ok(Some(0)),
-        };
+    /// Answers after how long to try again, if at all.
+    fn tried(&mut self, attempt: Attempt, now: Instant) -> Option<Duration> {
         self.tries += 1;
-        if matches!(answer, Err(_) | Ok(Some(1..))) && self.tries < TRIES {
+        let again = match attempt {
+            Attempt::Made(reclaimed) => reclaimed.is_some_and(|reclaimed| reclaimed.held),
+            Attempt::Failed => true,
+            Attempt::TookTooLong => false,
+        };
+        if again && self.tries < TRIES {
             let rest = REST * (1 << (self.tries - 1));
-            self.reclaim_at = Instant::now() + rest;
-            return answer.map(|_| Directive::Sleep(rest, 0));
+            self.at = now + rest;
+            return Some(rest);
         }
         (self.removed, self.tries) = (0, 0);
-        // What could not be given back is no reason to try after every burst.
-        self.worth_while = answer?.map(|removals| removals.max(WORTH_WHILE));
-        Ok(Directive::Idle(0))
+        if let Attempt::Made(reclaimed) = attempt {
+            // What could not be given back is no reason to try after every burst.
+            self.worth_while = reclaimed.map(|it| it.worth_while.max(WORTH_WHILE));
+        }
+        None
     }
 }
 
@@ -99,7 +152,7 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         self.not_before = started + tuning.min_interval;
         self.dirty
             .extend(std::mem::take(&mut *lock(&self.engine.settled)));
-        let (mut removed, mut failed) = (0, None);
+        let (mut removed, mut busy, mut failed) = (0, false, None);
         let mut due: VecDeque<PartitionId> = self.dirty.iter().copied().collect();
         while let Some(partition_id) = due.pop_front() {
             if cancel.is_cancelled() || started.elapsed() >= ROUND {
@@ -113,9 +166,12 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
                     meters.vacuum.record(began.elapsed());
                     meters.swept.increment(swept.messages);
                     removed += swept.messages;
-                    self.removed += swept.messages;
+                    self.room.removed(swept.messages, Instant::now());
                     if swept.more {
                         due.push_back(partition_id);
+                    } else if swept.busy {
+                        // Whoever is at it may have begun before the last was settled.
+                        busy = true;
                     } else {
                         self.dirty.remove(&partition_id);
                     }
@@ -126,10 +182,77 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         }
         match failed {
             Some(error) => Err(error),
-            None if !self.is_worth_while() => Ok(Directive::Idle(removed)),
+            None if busy => Ok(Directive::Sleep(tuning.min_interval, removed)),
+            None if !self.room.is_worth_while() => Ok(Directive::Idle(removed)),
             // Not while messages flow: what lies behind them could not be given back.
             None if removed > 0 => Ok(Directive::Sleep(tuning.min_interval, removed)),
-            None => self.reclaim(cancel).await,
+            None => Ok(self.reclaim(cancel).await),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(worth_while: u64, held: bool) -> Attempt {
+        Attempt::Made(Some(Reclaimed { worth_while, held }))
+    }
+
+    fn full(now: Instant) -> Room {
+        let mut room = Room::new(now);
+        room.removed(WORTH_WHILE, now);
+        assert!(room.is_worth_while());
+        room
+    }
+
+    #[test]
+    fn room_that_is_held_or_could_not_be_given_back_is_tried_again_for_a_minute() {
+        let now = Instant::now();
+        for attempt in [Attempt::Failed, made(7, true)] {
+            let mut room = full(now);
+            let rests = std::iter::from_fn(|| room.tried(attempt, now));
+            let seconds: Vec<_> = rests.map(|rest| rest.as_secs()).collect();
+            assert_eq!(seconds, [1, 2, 4, 8, 16, 32]);
+            assert!(!room.is_worth_while());
+        }
+    }
+
+    #[test]
+    fn room_that_others_need_is_not_tried_again() {
+        let now = Instant::now();
+        let mut room = full(now);
+        assert_eq!(room.tried(made(2 * WORTH_WHILE, false), now), None);
+        room.removed(WORTH_WHILE, now);
+        assert!(!room.is_worth_while(), "there is more that stays");
+        room.removed(WORTH_WHILE, now);
+        assert!(room.is_worth_while());
+        assert_eq!(room.tried(Attempt::Made(None), now), None);
+        room.removed(u64::MAX / 2, now);
+        assert!(!room.is_worth_while(), "never");
+    }
+
+    #[test]
+    fn what_took_too_long_is_as_much_work_the_next_time() {
+        let now = Instant::now();
+        let mut room = full(now);
+        room.tried(made(2 * WORTH_WHILE, false), now);
+        room.removed(2 * WORTH_WHILE, now);
+        assert_eq!(room.tried(Attempt::TookTooLong, now), None);
+        room.removed(WORTH_WHILE, now);
+        assert!(!room.is_worth_while());
+    }
+
+    #[test]
+    fn more_that_has_gone_begins_anew() {
+        let now = Instant::now();
+        let mut room = full(now);
+        for _ in 0..5 {
+            room.tried(made(0, true), now);
+        }
+        assert_eq!(room.at, now + 16 * REST);
+        room.removed(1, now);
+        assert_eq!(room.at, now);
+        assert_eq!(room.tried(made(0, true), now), Some(REST));
     }
 }

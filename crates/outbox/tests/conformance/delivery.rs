@@ -311,8 +311,7 @@ pub(crate) async fn a_backlog_larger_than_every_batch_is_drained<DB: Dialect>(st
     }
     producer.stop().await;
     let collector = Collector::new();
-    // Several steps of the sequencer, those of PostgreSQL too, which grow.
-    let steps = WorkerTuning::sequencer_low_latency().batch_size(4);
+    let steps = WorkerTuning::sequencer_low_latency().batch_size(DB::SMALL_BATCH);
     let builder = stage.outbox().sequencer_tuning(steps).queue("orders", ONE);
     let handle = builder.leased(collector.clone()).start().await.unwrap();
     collector.wait_for(5000).await;
@@ -330,5 +329,36 @@ pub(crate) async fn settled_messages_leave_nothing_behind<DB: Dialect>(stage: &S
     }
     collector.wait_for(12).await;
     stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    handle.stop().await;
+}
+
+pub(crate) async fn what_another_vacuum_was_at_is_removed_by_the_next<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if !DB::CONCURRENT_WRITERS {
+        return; // Who removes has the database for itself.
+    }
+    let collector = Collector::new();
+    // Nobody but the vacuum itself has it look again.
+    let never = WorkerTuning::reconciler().idle_interval(Duration::from_secs(3600));
+    let queue = stage.outbox().reconciler_tuning(never).queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    let mut other = stage.pool.begin().await.unwrap();
+    let lock = "SELECT partition_id FROM outbox_vacuum FOR UPDATE".to_owned();
+    DB::run(&mut other, lock).await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["a", "b"]).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 2)
+        .await;
+    // Long enough for the vacuum to look, which it does every second at most.
+    stage.signs_of_life(3).await;
+    let messages = "SELECT COUNT(*) FROM outbox_messages";
+    assert_eq!(
+        stage.number(messages).await,
+        2,
+        "it leaves them to the other"
+    );
+    other.rollback().await.unwrap();
+    stage.until(messages, 0).await;
     handle.stop().await;
 }

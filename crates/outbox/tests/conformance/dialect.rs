@@ -42,6 +42,9 @@ pub(crate) trait Dialect: Backend {
     /// 40 ms, and more with the enqueue.
     const HEARD_WITHIN: Duration = Duration::from_millis(30);
 
+    /// A batch of the sequencer of which thousands of messages are many steps, but not a thousand.
+    const SMALL_BATCH: u32 = 40;
+
     /// Whether two transactions can be open at once and both have written.
     const CONCURRENT_WRITERS: bool = true;
 
@@ -99,6 +102,8 @@ fn options<DB: sqlx::Database>(connections: u32) -> PoolOptions<DB> {
 dialect!(sqlx::Postgres, sqlx::PgConnection, {
     const STRICTEST: &'static str = "SET default_transaction_isolation = 'serializable'";
     const PASSING: &[&str] = &["outbox_messages", "outbox_runs"];
+    // A step takes many batches, and the next one more.
+    const SMALL_BATCH: u32 = 4;
     const CHECKED_AT_COMMIT: &[&str] = &[
         "CREATE TABLE parents (seq BIGINT PRIMARY KEY)",
         "CREATE TABLE children (seq BIGINT REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",

@@ -280,12 +280,7 @@ pub(crate) async fn a_row_that_is_locked_for_a_while_is_no_lost_lease<DB: Dialec
     let lock = "SELECT partition_id FROM outbox_processors FOR UPDATE".to_owned();
     DB::run(&mut transaction, lock).await.unwrap();
     // It says that it is alive right after it has tried to renew.
-    let seen = "SELECT MAX(seen_at) FROM outbox_processes";
-    for _ in 0..4 {
-        let before = stage.number(seen).await;
-        let later = format!("SELECT COUNT(*) FROM outbox_processes WHERE seen_at > {before}");
-        stage.until(&later, 1).await;
-    }
+    stage.signs_of_life(4).await;
     transaction.rollback().await.unwrap();
     stuck.release.notify_one();
     stage
@@ -359,7 +354,12 @@ pub(crate) async fn a_handler_stuck_in_a_statement_gives_its_partition_back<DB: 
     stage.run("INSERT INTO effects VALUES (0, 'locked')").await;
     let collector = Collector::new();
     let queue = stage.outbox().queue("orders", ONE);
-    let queue = queue.transactional(Blocked(collector.clone())).lease(LEASE);
+    // Time enough for the second delivery, on a busy machine.
+    let lease = LeaseConfig {
+        duration: Duration::from_secs(3),
+        headroom: Duration::from_millis(500),
+    };
+    let queue = queue.transactional(Blocked(collector.clone())).lease(lease);
     let handle = queue.start().await.unwrap();
     let mut locked = stage.pool.begin().await.unwrap();
     let lock = "UPDATE effects SET note = 'locked' WHERE seq = 0".to_owned();

@@ -74,6 +74,7 @@ macro_rules! suite {
                 a_plain_transaction_is_found_within_a_moment,
                 a_backlog_larger_than_every_batch_is_drained,
                 settled_messages_leave_nothing_behind,
+                what_another_vacuum_was_at_is_removed_by_the_next,
             ],
             outcomes: [
                 a_retry_comes_again_with_its_attempts_counted,

@@ -3,19 +3,26 @@
 //! size. What holds them together is the caller's transaction, or one of ours on a connection that has
 //! none.
 //!
+//! The driver logs statements, and payloads are no business of a log: see [`Unlogged`] and
+//! [`would_be_logged`].
+//!
 //! After an error the caller rolls back. One who commits all the same commits nothing that is
 //! delivered: a message without its marker is no message.
 
 use std::fmt::{Display, Write as _};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures_util::TryStreamExt as _;
+use log::LevelFilter;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tracing::Dispatch;
-use tracing::instrument::WithSubscriber as _;
+use tracing::dispatcher::{self, DefaultGuard};
 
 use super::text::{Literal, fill};
-use super::{Statements, number_of, query};
+use super::{Statements, number_of};
 use crate::backend::{Addressed, Answer};
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -114,31 +121,86 @@ async fn write(
     connection: &mut MySqlConnection,
     chunk: &[Addressed<'_>],
 ) -> Answer<Vec<OutboxMessageId>> {
-    let (first, last) = match chunk {
-        [(partition_id, message)] if message.size() > MAX_BYTES => {
-            let insert = query!(sql.enqueue)
-                .bind(partition_id.0)
-                .bind(message.payload_type())
-                .bind(message.key())
-                .bind(message.encoded_headers())
-                .bind(message.payload());
-            let first = insert.execute(&mut *connection).await?.last_insert_id();
-            let mark = sqlx::raw_sql(AssertSqlSafe(mark(sql, chunk)));
-            (first, mark.execute(connection).await?.last_insert_id())
-        }
-        _ => {
-            let both = format!("{}; {}", insert(sql, chunk), mark(sql, chunk));
-            let results = sqlx::raw_sql(AssertSqlSafe(both)).execute_many(connection);
-            let ids = results.map_ok(|result| result.last_insert_id());
-            // The payloads are in the statement, and the driver logs statements.
-            let ids: Vec<_> = ids.try_collect().with_subscriber(Dispatch::none()).await?;
-            let [first, last] = ids[..] else {
-                return Err(sqlx::Error::RowNotFound.into());
-            };
-            (first, last)
-        }
+    let is_large = matches!(chunk, [(_, message)] if message.size() > MAX_BYTES);
+    let (first, last) = if is_large || would_be_logged() {
+        let first = insert_bound(sql, connection, chunk).await?;
+        let mark = sqlx::raw_sql(AssertSqlSafe(mark(sql, chunk)));
+        (first, mark.execute(connection).await?.last_insert_id())
+    } else {
+        let both = format!("{}; {}", insert(sql, chunk), mark(sql, chunk));
+        let results = sqlx::raw_sql(AssertSqlSafe(both)).execute_many(connection);
+        let ids = results.map_ok(|result| result.last_insert_id());
+        let ids: Vec<_> = Unlogged::new(ids.try_collect()).await?;
+        let [first, last] = ids[..] else {
+            return Err(sqlx::Error::RowNotFound.into());
+        };
+        (first, last)
     };
     ids_between(first, last, chunk.len() as u64)
+}
+
+/// Whether nothing could keep a statement out of the log. Applications without `tracing` get the
+/// driver's log through the `log` crate, which knows no way to leave something out; there the payloads
+/// are bound, at the price of another round trip, or two for several messages.
+fn would_be_logged() -> bool {
+    !dispatcher::has_been_set() && log::max_level() != LevelFilter::Off
+}
+
+/// A statement that is not logged: not while it runs, and not when it is dropped half-way, for the driver
+/// logs it when it forgets it.
+struct Unlogged<F>(Option<Pin<Box<F>>>);
+
+impl<F> Unlogged<F> {
+    fn new(statement: F) -> Self {
+        Self(Some(Box::pin(statement)))
+    }
+
+    /// Nothing of this thread is logged while the answer lives. Only where `tracing` is in use already:
+    /// its first use in a process ends what it passes on to `log`.
+    fn silence() -> Option<DefaultGuard> {
+        dispatcher::has_been_set().then(|| dispatcher::set_default(&Dispatch::none()))
+    }
+}
+
+impl<F: Future> Future for Unlogged<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _silence = Self::silence();
+        match &mut self.0 {
+            Some(statement) => statement.as_mut().poll(context),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Unlogged<F> {
+    fn drop(&mut self) {
+        let _silence = Self::silence();
+        self.0 = None;
+    }
+}
+
+/// Writes the messages with their values bound, and answers the id of the first. What is prepared for
+/// several is not kept: there are as many statements as there are sizes.
+async fn insert_bound(
+    sql: &Statements,
+    connection: &mut MySqlConnection,
+    chunk: &[Addressed<'_>],
+) -> Answer<u64> {
+    let (insert, row) = sql.enqueue.rsplit_once("VALUES").unwrap_or_default();
+    let rows = vec![row.trim(); chunk.len()].join(", ");
+    let text = AssertSqlSafe(format!("{insert}VALUES {rows}"));
+    let mut insert = sqlx::query(text).persistent(chunk.len() == 1);
+    for (partition_id, message) in chunk {
+        insert = insert
+            .bind(partition_id.0)
+            .bind(message.payload_type())
+            .bind(message.key())
+            .bind(message.encoded_headers())
+            .bind(message.payload());
+    }
+    Ok(insert.execute(connection).await?.last_insert_id())
 }
 
 /// The statement that writes the messages: the one with placeholders, filled in. Never INSERT … SELECT:

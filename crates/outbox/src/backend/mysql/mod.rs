@@ -28,7 +28,7 @@ use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
     ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
+    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -198,6 +198,7 @@ impl Backend for MySql {
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        _: Stride,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
         let mut tries = 1;
         loop {
@@ -323,7 +324,10 @@ impl Backend for MySql {
             .await?;
         let Some(mark) = mark else {
             transaction.roll_back().await?;
-            return Ok(Swept::default());
+            return Ok(Swept {
+                busy: true,
+                ..Swept::default()
+            });
         };
         let vacuumed: i64 = mark.try_get(0)?;
         let runs = query!(sql.sweep)
@@ -371,6 +375,7 @@ impl Backend for MySql {
         Ok(Swept {
             messages,
             more: messages >= u64::from(limit),
+            busy: false,
         })
     }
 

@@ -4,6 +4,7 @@
 mod advance;
 mod dead_letters;
 mod health;
+mod looks;
 mod operator;
 mod schema;
 mod signals;
@@ -14,19 +15,21 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Pool, Postgres, Row as _, SqlSafeStr};
+use tokio::time::Instant;
 
 use super::decode::{process, registered, survey};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
+    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Reclaimed,
+    Sequenced, Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
 use crate::queue::{Partitions, QueueName};
 use advance::{Places, Step, bury};
+use looks::Looks;
 use signals::Ear;
 
 /// The time of the moment, in milliseconds; not that of the transaction's start.
@@ -40,8 +43,10 @@ const RECLAIMING_POOL: u32 = 4;
 /// How many batches a step takes at most, of all its partitions together: what costs is to find what is
 /// new, not to take it.
 const BATCHES_AT_ONCE: usize = 64;
-/// How many times more it takes where it goes on with what it has found to be much.
+/// How many times more it takes where it goes on with what it has found to be much,
 const GOING_ON: i64 = 16;
+/// but no more than this, unless the first step does: all of its ids are in memory at once.
+const LARGEST_STEP: i64 = 1 << 20;
 /// The code of a statement that gave up waiting for a lock.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
@@ -95,6 +100,7 @@ statements!(
 #[derive(Debug, Default)]
 pub struct Memory {
     quiet: Mutex<Option<Quiet>>,
+    looks: Mutex<Looks>,
     places: Places,
 }
 
@@ -229,11 +235,14 @@ impl Backend for Postgres {
             .as_ref()
             .filter(|quiet| quiet.partitions == partitions);
         let mut session = Session::open(store).await?;
+        let everything = lock(&store.shared.looks).begin(Instant::now());
         let rows = query!(store.sql.survey)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(known.map(|quiet| &*quiet.snapshot))
+            .bind(everything)
             .fetch_all(session.connection())
             .await?;
+        lock(&store.shared.looks).end(Instant::now());
         session.end().await?;
         let found =
             |row: &&PgRow| matches!(row.try_get::<Option<i64>, _>("partition_id"), Ok(Some(_)));
@@ -261,15 +270,22 @@ impl Backend for Postgres {
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        stride: Stride,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
         let mut session = Session::open(store).await?;
         let batches = BATCHES_AT_ONCE / partitions.len().max(1);
         let limit = i64::from(limit) * i64::try_from(batches.max(1)).unwrap_or(1);
+        let going_on = match stride {
+            Stride::Growing => (limit * GOING_ON).min(LARGEST_STEP).max(limit),
+            Stride::Even => limit,
+        };
+        let remember = lock(&store.shared.looks).is_renewing(Instant::now());
         let rows = query!(store.sql.sequence)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(limit)
             .bind(LONGEST_RUN)
-            .bind(limit * GOING_ON)
+            .bind(going_on)
+            .bind(remember)
             .fetch_all(session.connection())
             .await?;
         session.end().await?;
@@ -401,22 +417,23 @@ impl Backend for Postgres {
 
     async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
         let mut session = Session::open(store).await?;
-        let swept = query!(store.sql.sweep)
+        let row = query!(store.sql.sweep)
             .bind(partition_id.0)
             .bind(i64::from(limit))
-            .execute(session.connection())
-            .await?
-            .rows_affected();
+            .fetch_one(session.connection())
+            .await?;
         session.end().await?;
+        let messages = u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0);
         Ok(Swept {
-            messages: swept,
-            more: swept >= u64::from(limit),
+            messages,
+            more: messages >= u64::from(limit),
+            busy: row.try_get(1)?,
         })
     }
 
     /// Autovacuum looks once a minute by default, and a million messages pass in seconds. Who is not the
     /// owner of the tables is told so by a warning, and nothing happens.
-    async fn reclaim(store: &Store<Self>) -> Answer<Option<u64>> {
+    async fn reclaim(store: &Store<Self>) -> Answer<Option<Reclaimed>> {
         if store.pool.options().get_max_connections() < RECLAIMING_POOL {
             return Ok(None);
         }
@@ -425,12 +442,17 @@ impl Backend for Postgres {
         // Not inside any transaction, whatever the server's default isolation.
         let vacuum = AssertSqlSafe(Arc::clone(&store.sql.reclaim));
         sqlx::raw_sql(vacuum).execute(&mut *connection).await?;
-        let pages: i64 = query!(store.sql.pages)
-            .fetch_one(&mut *connection)
-            .await?
-            .try_get(0)?;
         connection.give_back();
-        Ok(Some(u64::try_from(pages).unwrap_or(0) * 10))
+        let mut session = Session::open(store).await?;
+        let row = query!(store.sql.pages)
+            .fetch_one(session.connection())
+            .await?;
+        session.end().await?;
+        let (pages, is_empty): (i64, bool) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Some(Reclaimed {
+            worth_while: u64::try_from(pages).unwrap_or(0) * 10,
+            held: is_empty && pages > 0,
+        }))
     }
 
     async fn announce(

@@ -21,7 +21,7 @@ use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation,
     Lease, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, Store, Survey, Swept, Takeover, VERSION, host, sealed,
+    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -184,6 +184,7 @@ impl Backend for Sqlite {
         store: &Store<Self>,
         partitions: &[PartitionId],
         limit: u32,
+        _: Stride,
     ) -> Answer<Vec<(PartitionId, Sequenced)>> {
         let mut transaction = relaxed::begin(store).await?;
         let mut sequenced = Vec::with_capacity(partitions.len());
@@ -334,6 +335,7 @@ impl Backend for Sqlite {
         Ok(Swept {
             messages: swept,
             more: swept == u64::from(limit),
+            busy: false,
         })
     }
 

@@ -1,7 +1,8 @@
 -- New is what is visible in this statement's snapshot and was not in the last one: rows of
 -- transactions that had not begun then, and of those that were open then. In the order of their ids,
 -- in runs of at most $3. Every step reads the whole difference: the first one takes $2, so that
--- delivery begins, the others take $4.
+-- delivery begins, the others take $4. With $5 it is remembered that there is nothing new as well: what
+-- transactions wrote that are still open is then not looked at again before they end.
 --
 -- The snapshot is older than the locks. A partition that another sequencer had in between is left
 -- alone: the row that was locked is then not the row that the snapshot sees.
@@ -53,7 +54,7 @@ WITH locked AS MATERIALIZED (
         upto_id = CASE WHEN CARDINALITY(fresh.ids) < fresh.most THEN 0 ELSE fresh.ids[CARDINALITY(fresh.ids)] END,
         cluster = fresh.cluster
     FROM fresh
-    WHERE p.partition_id = fresh.partition_id AND (CARDINALITY(fresh.ids) > 0 OR p.upto IS NOT NULL)
+    WHERE p.partition_id = fresh.partition_id AND (CARDINALITY(fresh.ids) > 0 OR p.upto IS NOT NULL OR $5)
 )
 SELECT state.partition_id, state.foreign_ids, COALESCE(CARDINALITY(fresh.ids), 0)::bigint AS count,
        COALESCE(CARDINALITY(fresh.ids) = fresh.most, FALSE) AS more

@@ -1,9 +1,10 @@
--- In a snapshot in which nothing was found before ($2) nothing can be found now.
+-- In a snapshot in which nothing was found before ($2) nothing can be found now. With $3 nobody looks
+-- at the messages: every partition has something to do.
 SELECT now.snapshot, partition.*
 FROM (SELECT pg_current_snapshot()::text AS snapshot) AS now
 LEFT JOIN LATERAL (
     SELECT p.partition_id,
-           p.upto IS NOT NULL
+           $3 OR p.upto IS NOT NULL
            OR EXISTS (SELECT 1 FROM {prefix}messages m
                       WHERE m.partition_id = p.partition_id AND m.xid >= pg_snapshot_xmax(p.seen))
            OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.seen) AS open (xid)

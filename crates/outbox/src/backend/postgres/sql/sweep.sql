@@ -19,5 +19,7 @@ WITH mark AS (
 ), unlisted AS (
     DELETE FROM {prefix}runs r USING due
     WHERE r.partition_id = $1 AND r.last_seq = due.last_seq
+), removed AS (
+    DELETE FROM {prefix}messages WHERE id = ANY (ARRAY(SELECT UNNEST(ids) FROM due)) RETURNING 1
 )
-DELETE FROM {prefix}messages WHERE id = ANY (ARRAY(SELECT UNNEST(ids) FROM due))
+SELECT (SELECT COUNT(*) FROM removed), NOT EXISTS (SELECT 1 FROM mark) AS busy
