@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use outbox::{Backend, Outbox, OutboxError, OutboxHandle, Partitions, TablePrefix};
+use sqlx::mysql::MySqlConnectOptions;
 use sqlx::pool::PoolOptions;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, MySql, Pool, Postgres, Sqlite};
 
@@ -82,6 +84,7 @@ pub(crate) enum Any<P, M, S> {
     Sqlite(S),
 }
 
+type AnyOptions = Any<PgConnectOptions, MySqlConnectOptions, SqliteConnectOptions>;
 pub(crate) type AnyPool = Any<Pool<Postgres>, Pool<MySql>, Pool<Sqlite>>;
 pub(crate) type AnyOutbox = Any<OutboxHandle<Postgres>, OutboxHandle<MySql>, OutboxHandle<Sqlite>>;
 
@@ -274,22 +277,29 @@ impl Place {
     }
 
     pub(crate) async fn pool(&self, connections: u32) -> Result<AnyPool, Failure> {
+        Ok(match self.options()? {
+            Any::Postgres(options) => Any::Postgres(connect(options, connections).await?),
+            Any::MySql(options) => Any::MySql(connect(options, connections).await?),
+            Any::Sqlite(options) => {
+                let file = options.get_filename().display().to_string();
+                let pool = connect(options.busy_timeout(CONNECT), connections).await;
+                Any::Sqlite(pool.map_err(|failure| failure.so(&file))?)
+            }
+        })
+    }
+
+    /// How to connect, as the URL says.
+    fn options(&self) -> Result<AnyOptions, Failure> {
         let url = &*self.url;
         let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
         match scheme {
-            "postgres" | "postgresql" => {
-                Ok(Any::Postgres(connect(parsed(url)?, connections).await?))
-            }
-            "mysql" | "mariadb" => Ok(Any::MySql(connect(parsed(url)?, connections).await?)),
-            "sqlite" => {
-                let options = parsed::<SqliteConnectOptions>(url)?.busy_timeout(CONNECT);
-                let file = options.get_filename().display().to_string();
-                let pool = connect(options, connections).await;
-                Ok(Any::Sqlite(pool.map_err(|failure| failure.so(&file))?))
-            }
-            // Not the whole of it: there may be a password in it.
+            "postgres" | "postgresql" => Ok(Any::Postgres(parsed(url)?)),
+            "mysql" | "mariadb" => Ok(Any::MySql(parsed(url)?)),
+            "sqlite" => Ok(Any::Sqlite(parsed(url)?)),
+            // Not the whole of it: there may be a password in it, also in front.
             _ => {
-                let message = match url.contains("://") {
+                let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+                let message = match url.contains("://") && scheme.bytes().all(is_scheme) {
                     true => format!("there is no database {scheme:?}"),
                     false => "the database's URL is no URL".to_owned(),
                 };
@@ -334,3 +344,54 @@ async fn connect<DB: Backend>(options: Options<DB>, connections: u32) -> Result<
 }
 
 type Options<DB> = <<DB as sqlx::Database>::Connection as sqlx::Connection>::Options;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECRET: &str = "s3cr3t";
+
+    fn place(url: String) -> Place {
+        Place {
+            url,
+            prefix: TablePrefix::default(),
+            name: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_url_or_refused(url in "((postgres|mysql|mariadb|sqlite):(//)?)?(?s:.{0,40})") {
+            if let Err(failure) = place(url).options() {
+                prop_assert_eq!(failure.code(), Code::Usage);
+            }
+        }
+
+        /// Written as it should be, or with all that should have been written otherwise.
+        #[test]
+        fn a_refused_url_keeps_its_password(
+            scheme in "postgres|postgresql|mysql|mariadb|[ -~]{0,12}",
+            user in "[a-z]{0,5}|[ -~]{0,5}",
+            (before, after) in ("[ -~]{0,8}|(?s:.{0,8})", "[ -~]{0,8}|(?s:.{0,8})"),
+            host in "[a-z.]{0,9}(:[0-9]{1,6})?|[ -~]{0,9}",
+            path in "(/[a-z]{0,5})?([?][a-z]{0,9}=[ -~]{0,5})?|[ -~]{0,20}",
+        ) {
+            let url = format!("{scheme}://{user}:{before}{SECRET}{after}@{host}{path}");
+            if let Err(failure) = place(url).options() {
+                prop_assert!(!failure.to_string().contains(SECRET), "{}", failure);
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_in_front_of_a_url_is_not_shown() {
+        let failure = place(format!("{SECRET}\npostgres://me@localhost/shop")).options();
+        let shown = failure.unwrap_err().to_string();
+        assert!(
+            shown.starts_with("outbox: the database's URL is no URL"),
+            "{shown}"
+        );
+    }
+}
