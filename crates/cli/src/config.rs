@@ -1,6 +1,8 @@
 //! The configuration file: databases, and which queue goes where. Whatever is wrong with it is said with
 //! the file, the line and the key.
 
+#[cfg(test)]
+mod properties;
 mod sinks;
 mod values;
 
@@ -336,6 +338,10 @@ impl File {
             );
             return Err(self.refuse(lease.span(), problem));
         }
+        if let Some(lease) = &route.lease {
+            let valid = route.lease().validate();
+            valid.map_err(|error| self.refuse(lease.span(), error))?;
+        }
         if route.queues.get_ref().is_empty() {
             return Err(self.refuse(route.queues.span(), "a route without a queue"));
         }
@@ -447,20 +453,26 @@ impl File {
         Failure::usage(format!("{path}, line {line}{key}: {problem}"))
     }
 
-    /// The line of a place, and the key that stands there.
+    /// The line of a place, and the key that stands there, or else its table.
     fn key_at(&self, place: usize) -> (usize, Option<String>) {
-        let (mut line, mut section, mut key, mut begin) = (0, "", None, 0);
+        let (mut line, mut begin) = (0, 0);
+        let (mut section, mut key, mut until) = ("", None, None);
         for text in self.text.split_inclusive('\n') {
             line += 1;
-            let written = text.trim();
-            if let Some(header) = header(written) {
+            let written = text.trim_start_matches('\u{feff}').trim();
+            if let Some(end) = until {
+                until = (!written.contains(end)).then_some(end);
+            } else if let Some(header) = header(written) {
                 section = header;
                 key = Some(section.to_owned());
-            } else if let Some((name, _)) = written.split_once('=')
-                && !written.starts_with('#')
+            } else if let Some((name, value)) = written.split_once('=')
+                && is_key(name.trim())
             {
                 let dot = if section.is_empty() { "" } else { "." };
                 key = Some(format!("{section}{dot}{}", name.trim()));
+                until = end_of(value.trim());
+            } else {
+                key = Some(section.to_owned()).filter(|section| !section.is_empty());
             }
             begin += text.len();
             if place < begin {
@@ -471,12 +483,33 @@ impl File {
     }
 }
 
+/// What ends a value that goes on in the next line. What stands there until then is no key, and may be a password.
+fn end_of(value: &str) -> Option<&'static str> {
+    let brackets = [("\"\"\"", "\"\"\""), ("'''", "'''"), ("[", "]"), ("{", "}")];
+    let mut brackets = brackets.into_iter();
+    brackets.find_map(|(begin, end)| {
+        let rest = value.strip_prefix(begin)?;
+        (!rest.contains(end)).then_some(end)
+    })
+}
+
 /// The name in the line that begins a table, whatever is noted behind it.
 fn header(line: &str) -> Option<&str> {
     let (name, rest) = line.strip_prefix('[')?.split_once(']')?;
     let rest = rest.strip_prefix(']').unwrap_or(rest).trim();
     let name = name.trim_start_matches('[').trim();
-    let is_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
     let noted = rest.is_empty() || rest.starts_with('#');
-    (noted && name.chars().all(is_name)).then_some(name)
+    (noted && !name.is_empty() && name.chars().all(is_of_name)).then_some(name)
+}
+
+/// Whether this may be the name of a setting, and not just what stands before a sign in a line that is wrong: there
+/// may be a password in that.
+fn is_key(name: &str) -> bool {
+    let is_closed = |quote: char| name.matches(quote).count().is_multiple_of(2);
+    let fits = |character| is_of_name(character) || " \"'".contains(character);
+    !name.is_empty() && name.chars().all(fits) && is_closed('"') && is_closed('\'')
+}
+
+fn is_of_name(character: char) -> bool {
+    character.is_alphanumeric() || "_-.".contains(character)
 }

@@ -312,10 +312,15 @@ impl Place {
 
     /// The account, the server and the database, or the file; never a password.
     fn shown(&self) -> Option<String> {
+        // A password with a / in it makes a host or a database's name of its rest.
+        let authority = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+        let torn = self.url.matches('@').count() > authority.matches('@').count();
         let server = |kind: &str, account: &str, host: &str, port: u16, name: Option<&str>| {
-            // A password with a / in it makes the rest of the password a database's name.
+            if torn {
+                return format!("{kind}://…");
+            }
             let name = name.unwrap_or_default();
-            let name = name.rsplit_once('@').map_or(name, |_| "…");
             format!("{kind}://{account}@{host}:{port}/{name}")
         };
         Some(match options(&self.url).ok()? {
@@ -361,9 +366,10 @@ pub(crate) fn options(url: &str) -> Result<AnyOptions, Failure> {
         "postgres" | "postgresql" => Any::Postgres(parsed(url)?),
         "mysql" | "mariadb" => Any::MySql(parsed(url)?),
         "sqlite" => Any::Sqlite(parsed(url)?),
-        // Not the whole of it: there may be a password in it.
+        // Not the whole of it: there may be a password in it, also in front.
         _ => {
-            let message = match url.contains("://") {
+            let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+            let message = match url.contains("://") && scheme.bytes().all(is_scheme) {
                 true => format!("there is no database {scheme:?}"),
                 false => "the database's URL is no URL".to_owned(),
             };
@@ -401,3 +407,56 @@ async fn connect<DB: Backend>(options: Options<DB>, connections: u32) -> Result<
 }
 
 type Options<DB> = <<DB as sqlx::Database>::Connection as sqlx::Connection>::Options;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECRET: &str = "s3cr3t";
+
+    fn place(url: String) -> Place {
+        Place {
+            url,
+            prefix: TablePrefix::default(),
+            name: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_url_or_refused(url in "((postgres|mysql|mariadb|sqlite):(//)?)?(?s:.{0,40})") {
+            if let Err(failure) = options(&url) {
+                prop_assert_eq!(failure.code(), Code::Usage);
+            }
+        }
+
+        /// Written as it should be, or with all that should have been written otherwise.
+        #[test]
+        fn a_refused_url_keeps_its_password(
+            scheme in "postgres|postgresql|mysql|mariadb|[ -~]{0,12}",
+            user in "[a-z]{0,5}|[ -~]{0,5}",
+            (before, after) in ("[ -~]{0,8}|(?s:.{0,8})", "[ -~]{0,8}|(?s:.{0,8})"),
+            host in "[a-z.]{0,9}(:[0-9]{1,6})?|[ -~]{0,9}",
+            path in "(/[a-z]{0,5})?([?][a-z]{0,9}=[ -~]{0,5})?|[ -~]{0,20}",
+        ) {
+            let url = format!("{scheme}://{user}:{before}{SECRET}{after}@{host}{path}");
+            let shown = match options(&url) {
+                Err(failure) => failure.to_string(),
+                Ok(_) => place(url).shown().unwrap_or_default(),
+            };
+            prop_assert!(!shown.contains(SECRET), "{}", shown);
+        }
+    }
+
+    #[test]
+    fn what_stands_in_front_of_a_url_is_not_shown() {
+        let failure = options(&format!("{SECRET}\npostgres://me@localhost/shop"));
+        let shown = failure.unwrap_err().to_string();
+        assert!(
+            shown.starts_with("outbox: the database's URL is no URL"),
+            "{shown}"
+        );
+    }
+}

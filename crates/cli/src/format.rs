@@ -98,7 +98,66 @@ pub(crate) fn payload_fields(payload: &[u8]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_time_or_refused_with_an_example(
+            text in "([0-9]{1,21} ?(ns|us|ms|s|m|h|days|months|y)? ?){0,4}|(?s:.{0,20})",
+        ) {
+            if let Err(refused) = duration(&text) {
+                prop_assert!(refused.ends_with("; say for example 30s, 10m or 2h"), "{}", refused);
+            }
+        }
+
+        #[test]
+        fn a_time_that_is_told_can_be_given(seconds in any::<u64>(), scale in 0_u32..64, nanos in 0..1_000_000_000_u32) {
+            let time = Duration::new(seconds >> scale, nanos);
+            let told = humantime::format_duration(time).to_string();
+            prop_assert_eq!(duration(&told), Ok(time));
+        }
+
+        #[test]
+        fn a_number_of_partitions_is_a_power_of_two_up_to_64(text in "[0-9]{1,3}|[+-]?[0-9]{1,11}|.{0,5}") {
+            let count = partitions(&text).map(Partitions::count).ok();
+            let written = text.parse::<u64>().ok();
+            let good = written.filter(|count| [1, 2, 4, 8, 16, 32, 64].contains(count));
+            prop_assert_eq!(count.map(u64::from), good);
+        }
+
+        #[test]
+        fn an_address_comes_back(ip in any::<std::net::IpAddr>(), port in any::<u16>(), text in ".{0,20}") {
+            let written = SocketAddr::new(ip, port);
+            prop_assert_eq!(address(&written.to_string()), Ok(written));
+            let _ = address(&text);
+        }
+
+        #[test]
+        fn any_time_of_a_database_can_be_told(millis in any::<i64>(), scale in 0_u32..63, now in any::<u32>()) {
+            // As they are decoded: never before 1970.
+            let millis = u64::try_from(millis >> scale).unwrap_or(0);
+            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+            prop_assert!(timestamp(time).ends_with('Z'));
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.into());
+            prop_assert!(!age(time, now).is_empty());
+        }
+
+        #[test]
+        fn any_payload_is_shown_in_every_form(payload in any::<Vec<u8>>()) {
+            for form in Form::value_variants() {
+                let _ = form.show(&payload);
+            }
+            let fields = payload_fields(&payload);
+            let kept = match (&fields["payload"], &fields["payload_base64"]) {
+                (Value::String(text), _) => text.clone().into_bytes(),
+                (_, Value::String(encoded)) => STANDARD.decode(encoded).unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            prop_assert_eq!(kept, payload);
+        }
+    }
 
     #[test]
     fn ages_have_one_unit() {

@@ -235,6 +235,9 @@ impl Seal {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn says(authorization: &str) -> HeaderMap {
@@ -245,6 +248,51 @@ mod tests {
 
     fn basic(text: &str) -> HeaderMap {
         says(&format!("Basic {}", STANDARD.encode(text)))
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_the_secret_lets_anybody_in(
+            said in any::<Vec<u8>>(),
+            scheme in "Basic|basic|Bearer|BEARER|Digest|.{0,5}",
+            credentials in "ada:.{0,9}|[a-z]{0,3}:a long secre|[ -~]{0,20}",
+        ) {
+            let access = Access::nobody().user("ada", "a long secret", OPERATE);
+            let access = access.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let plain = format!("{scheme} {credentials}").into_bytes();
+            let encoded = format!("{scheme} {}", STANDARD.encode(&credentials)).into_bytes();
+            for said in [said, plain, encoded] {
+                // What is no value of a header does not get here.
+                let Ok(said) = HeaderValue::from_bytes(&said) else {
+                    continue;
+                };
+                let headers = HeaderMap::from_iter([(header::AUTHORIZATION, said)]);
+                prop_assert_eq!(access.heard(&headers), Err(Stranger::Wrong));
+            }
+        }
+
+        #[test]
+        fn any_secret_lets_its_user_in(secret in "[!-~][ -~]{10,20}[!-~]", name in "[^:\\pC]{1,9}") {
+            let access = Access::nobody().user(&name, &secret, OPERATE);
+            let access = access.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            for headers in [basic(&format!("{name}:{secret}")), says(&format!("Bearer {secret}"))] {
+                let heard = access.heard(&headers).map(|identity| identity.name);
+                prop_assert_eq!(heard.as_deref(), Ok(&*name));
+            }
+        }
+
+        #[test]
+        fn no_text_is_a_seal_but_the_seal(sealed in any::<String>(), place in any::<prop::sample::Index>()) {
+            let (seal, name) = (Seal::new(), "ada".to_owned());
+            let ada = Identity { name, rights: OPERATE };
+            prop_assert!(!seal.is_of(&ada, &sealed));
+            let right = seal.of(&ada);
+            // The last bits of the last digit before the sign say nothing, and are refused unless they are zero.
+            let place = place.index(right.len());
+            let other = if &right[place..=place] == "A" { "B" } else { "A" };
+            let wrong = format!("{}{other}{}", &right[..place], &right[place + 1..]);
+            prop_assert!(!seal.is_of(&ada, &wrong));
+        }
     }
 
     const OPERATE: Rights = Rights {

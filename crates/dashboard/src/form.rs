@@ -52,7 +52,38 @@ pub(crate) fn query(parameters: &[(&str, &str)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_fields(encoded in any::<Vec<u8>>(), text in "[a-c=&%+]{0,12}") {
+            for encoded in [&*encoded, text.as_bytes()] {
+                let fields = Fields::of(encoded);
+                for name in fields.0.keys() {
+                    prop_assert!(!fields.all(name).is_empty());
+                    let said = fields.get(name);
+                    prop_assert!(said.is_none_or(|said| !said.is_empty() && said == said.trim()));
+                    prop_assert_eq!(fields.text(name), said.unwrap_or_default());
+                    let number = fields.number::<i64>(name);
+                    prop_assert_eq!(number, said.and_then(|said| said.parse().ok()));
+                }
+            }
+        }
+
+        #[test]
+        fn what_an_address_says_is_read_again(parameters in vec(("[a-c]|(?s:.{1,5})", any::<String>()), 0..6)) {
+            let pairs: Vec<_> = parameters.iter().map(|(name, value)| (&**name, &**value)).collect();
+            let fields = Fields::of(query(&pairs).as_bytes());
+            for (name, _) in &pairs {
+                let of_name = pairs.iter().filter(|(other, value)| other == name && !value.is_empty());
+                let expected: Vec<_> = of_name.map(|(_, value)| *value).collect();
+                prop_assert_eq!(fields.all(name), expected);
+            }
+        }
+    }
 
     #[test]
     fn what_is_said_twice_is_there_twice() {

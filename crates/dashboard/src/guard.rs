@@ -140,7 +140,53 @@ fn is_from_here(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn is_of_this_machine(host: &[u8]) -> Option<bool> {
+        // What is no value of a header does not get here.
+        let host = HeaderValue::from_bytes(host).ok()?;
+        let headers = HeaderMap::from_iter([(header::HOST, host)]);
+        Some(is_for_loopback(&headers))
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_of_this_machine_if_it_is_its_loopback(
+            address in prop_oneof![
+                any::<IpAddr>(),
+                any::<[u8; 3]>().prop_map(|[b, c, d]| IpAddr::from([127, b, c, d])),
+                Just(IpAddr::from(Ipv6Addr::LOCALHOST)),
+            ],
+            port in any::<u16>(),
+        ) {
+            let with_port = SocketAddr::new(address, port).to_string();
+            let without = match address {
+                IpAddr::V4(address) => address.to_string(),
+                IpAddr::V6(address) => format!("[{address}]"),
+            };
+            for host in [with_port, without] {
+                let ours = is_of_this_machine(host.as_bytes());
+                prop_assert_eq!(ours, Some(address.is_loopback()), "{}", host);
+            }
+        }
+
+        /// Another site chooses its name.
+        #[test]
+        fn no_other_name_is_of_this_machine(
+            name in "[a-z.-]{0,5}(localhost|127[.]0[.]0[.]1|::1)[a-z.-]{0,5}",
+            port in "(:[0-9]{0,6})?",
+            bytes in any::<Vec<u8>>(),
+        ) {
+            let ours = ["localhost", "127.0.0.1"].contains(&&*name);
+            let said = is_of_this_machine(format!("{name}{port}").as_bytes());
+            prop_assert!(said == Some(ours) || name == "::1", "{}", name);
+            prop_assert_ne!(is_of_this_machine(&bytes), Some(true));
+        }
+    }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {

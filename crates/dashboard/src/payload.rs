@@ -198,7 +198,73 @@ fn trace_id(traceparent: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// JSON as somebody may have written it, with spaces and what is special to the indentation.
+    fn json() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![
+            "-?[1-9][0-9]{0,25}",
+            Just("null".to_owned()),
+            any::<String>().prop_map(|text| serde_json::Value::from(text).to_string()),
+            "[{}\\[\\],: ]{0,9}".prop_map(|text| serde_json::Value::from(text).to_string()),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            let key = any::<String>().prop_map(|text| serde_json::Value::from(text).to_string());
+            let entry = (key, inner.clone()).prop_map(|(key, value)| format!("{key} :{value}"));
+            let list = |open, close| {
+                move |parts: Vec<String>| format!("{open} {}\n{close}", parts.join(" , "))
+            };
+            prop_oneof![
+                proptest::collection::vec(inner, 0..4).prop_map(list('[', ']')),
+                proptest::collection::vec(entry, 0..4).prop_map(list('{', '}')),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_payload_is_shown_whatever_was_asked_for(
+            payload in any::<Vec<u8>>(),
+            text in "[\\[{]?(?s:.{0,20})",
+            asked in "json|text|hex|(?s:.{0,5})",
+        ) {
+            for payload in [&*payload, text.as_bytes()] {
+                let shown = Shown::new(payload, Some(&asked));
+                prop_assert!(shown.views.contains(&shown.view));
+                prop_assert!(!shown.cut);
+                prop_assert_eq!(shown.bytes, payload.len());
+                let as_asked = View::of(&asked).filter(|view| shown.views.contains(view));
+                prop_assert!(as_asked.is_none_or(|asked| asked == shown.view));
+            }
+        }
+
+        #[test]
+        fn json_that_is_indented_is_the_same_json(json in json(), most in 0_usize..200) {
+            let indented = indented_json(&json, usize::MAX);
+            let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+            prop_assert!(value(&json).is_some());
+            prop_assert_eq!(value(&indented), value(&json));
+            prop_assert_eq!(indented_json(&indented, usize::MAX), indented.clone());
+            prop_assert!(indented.starts_with(&indented_json(&json, most)));
+        }
+
+        #[test]
+        fn any_text_can_be_indented(text in "([\\[\\]{},:\" ]|\\\\|.){0,30}") {
+            indented_json(&text, usize::MAX);
+        }
+
+        #[test]
+        fn a_trace_id_is_32_digits_that_are_not_all_zero(
+            header in "[0-9a-f]{2}-([0-9a-f]{32}|[0-9a-fA-F+]{31,33}|0{32})(-.{0,20})?|.{0,60}",
+        ) {
+            let second = header.split('-').nth(1).unwrap_or_default();
+            let digits = second.chars().all(|c| c.is_ascii_hexdigit()) && second.chars().count() == 32;
+            let good = digits && second.chars().any(|c| c != '0');
+            prop_assert_eq!(trace_id(&header), good.then_some(second));
+        }
+    }
 
     #[test]
     fn a_payload_is_shown_as_what_it_is() {

@@ -74,8 +74,13 @@ pub(crate) fn ago(then: SystemTime) -> String {
     }
 }
 
+/// The last moment that the format can say, in seconds since 1970.
+const YEAR_9999: Duration = Duration::from_secs(253_402_300_799);
+
 /// A moment, to the second.
 pub(crate) fn moment(at: SystemTime) -> String {
+    // What a row says may be any time, whoever wrote it.
+    let at = at.clamp(UNIX_EPOCH, UNIX_EPOCH + YEAR_9999);
     let text = humantime::format_rfc3339_seconds(at).to_string();
     text.replace('T', " ").replace('Z', " UTC")
 }
@@ -110,7 +115,20 @@ pub(crate) fn plural(count: impl Display, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_time_of_a_database_can_be_told(millis in any::<i64>(), scale in 0_u32..63) {
+            let millis = u64::try_from(millis >> scale).unwrap_or(0);
+            let at = UNIX_EPOCH + Duration::from_millis(millis);
+            prop_assert!(moment(at).ends_with(" UTC"));
+            prop_assert_eq!(clock(at).len(), 8);
+            prop_assert!(!ago(at).is_empty());
+        }
+    }
 
     #[test]
     fn numbers_are_short_and_still_true() {

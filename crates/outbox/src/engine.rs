@@ -65,9 +65,13 @@ impl<DB: Backend> Queue<DB> {
     }
 }
 
+/// The longest time that a database is told of: added to a moment it is still a number.
+const LONGEST_MILLIS: i64 = i64::MAX / 4;
+
 /// A duration as the database knows it.
 pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
+    let millis = i64::try_from(duration.as_millis()).unwrap_or(LONGEST_MILLIS);
+    millis.min(LONGEST_MILLIS)
 }
 
 /// What is known in this process of one partition it has a handler for.
@@ -318,6 +322,31 @@ impl<DB: Backend> Engine<DB> {
         self.ring(partition_id);
         if !here {
             self.herald_bell.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_time_can_be_added_to_any_moment(
+            scaled in (any::<u64>(), 0_u32..64).prop_map(|(seconds, scale)| seconds >> scale),
+            near_the_end in 9_223_372_036_754_775..=9_223_372_036_854_775_u64,
+            nanos in 0..1_000_000_000_u32,
+        ) {
+            let year_9999 = 253_402_300_799_999_i64;
+            for seconds in [scaled, near_the_end] {
+                let duration = Duration::new(seconds, nanos);
+                let told = millis(duration);
+                prop_assert!(told >= 0 && year_9999.checked_add(told).is_some());
+                let is_long = duration > Duration::from_hours(24 * 365 * 1_000_000);
+                prop_assert!(is_long || told as u128 == duration.as_millis());
+            }
         }
     }
 }

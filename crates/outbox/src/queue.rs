@@ -182,11 +182,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_name_checking_panic(name in any::<String>()) {
-            let checked = name.parse::<QueueName>();
-            let pattern = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            if checked.is_ok() {
-                prop_assert!(name.chars().all(pattern));
+        fn a_name_is_what_is_documented_and_nothing_else(
+            name in "[A-Za-z0-9._-]{0,8}|[A-Za-z0-9._-]{0,3}(?s:.)[A-Za-z0-9._-]{0,3}|[a-z]{1020,1028}|(?s:.{0,20})",
+        ) {
+            let edge = |c: char| matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9');
+            let good = (1..=1024).contains(&name.chars().count())
+                && name.chars().all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
+                && name.starts_with(edge)
+                && name.ends_with(edge);
+            match name.parse::<QueueName>() {
+                Ok(parsed) => {
+                    prop_assert!(good);
+                    prop_assert_eq!(parsed.as_str(), name);
+                }
+                Err(_) => prop_assert!(!good),
             }
         }
 

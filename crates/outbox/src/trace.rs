@@ -128,10 +128,19 @@ fn context(headers: &BTreeMap<String, String>) -> Option<opentelemetry::Context>
         SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
     };
 
+    // Checked digit by digit: numbers may have a sign elsewhere.
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let mut parts = headers.get(PARENT)?.split('-');
-    let mut part = |length: usize| parts.next().filter(|part| part.len() == length);
-    let version = part(2)?;
-    let (trace, span, flags) = (part(32)?, part(16)?, part(2)?);
+    let mut part = |length: usize| {
+        let part = parts.next()?;
+        (part.len() == length && part.bytes().all(is_digit)).then_some(part)
+    };
+    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+    // Only a later version may have more behind it.
+    let known = match version {
+        "00" => parts.next().is_none(),
+        version => version != "ff",
+    };
     let flags = u8::from_str_radix(flags, 16).ok()?;
     let state = headers.get(STATE).and_then(|state| state.parse().ok());
     let span = SpanContext::new(
@@ -141,22 +150,70 @@ fn context(headers: &BTreeMap<String, String>) -> Option<opentelemetry::Context>
         true,
         state.unwrap_or(TraceState::NONE),
     );
-    let valid = span.is_valid() && version != "ff";
+    let valid = known && span.is_valid();
     valid.then(|| opentelemetry::Context::new().with_remote_span_context(span))
 }
 
 #[cfg(all(test, feature = "otel"))]
 mod tests {
     use opentelemetry::trace::TraceContextExt as _;
+    use proptest::prelude::*;
 
     use super::*;
 
+    /// The trace that a header names.
+    fn read(parent: &str) -> Option<String> {
+        let headers = BTreeMap::from([(PARENT.to_owned(), parent.to_owned())]);
+        context(&headers).map(|context| context.span().span_context().trace_id().to_string())
+    }
+
+    /// By where the characters stand.
+    fn is_traceparent(text: &str) -> bool {
+        let is_digit = |c: char| "0123456789abcdef".contains(c);
+        let digits = |from, to| {
+            let part = text.get(from..to);
+            part.is_some_and(|part| part.chars().all(is_digit))
+        };
+        let not_zero = |from: usize, to| text[from..to].contains(|c| c != '0');
+        digits(0, 2)
+            && digits(3, 35)
+            && digits(36, 52)
+            && digits(53, 55)
+            && [2, 35, 52]
+                .iter()
+                .all(|place| text[*place..].starts_with('-'))
+            && not_zero(3, 35)
+            && not_zero(36, 52)
+            && match &text[..2] {
+                "00" => text.len() == 55,
+                "ff" => false,
+                _ => text.len() == 55 || text[55..].starts_with('-'),
+            }
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_a_traceparent_as_w3c_has_it_or_none(
+            version in "00|[0-9a-f]{2}|.{2}",
+            trace in "[0-9a-f]{32}|[0-9a-f]{32}|0{32}|[+][0-9a-f]{31}|[0-9a-fA-F]{31,33}",
+            span in "[0-9a-f]{16}|[0-9a-f]{16}|0{16}|[+][0-9a-f]{15}|[0-9a-fA-F]{15,17}",
+            flags in "[0-9a-f]{2}|[0-9a-f]{2}|[+][0-9a-f]|.{1,3}",
+            rest in "||-.{0,9}|.{0,9}",
+        ) {
+            let header = format!("{version}-{trace}-{span}-{flags}{rest}");
+            let expected = is_traceparent(&header).then_some(trace);
+            prop_assert_eq!(read(&header), expected);
+        }
+
+        #[test]
+        fn no_header_of_a_trace_makes_reading_panic(parent in any::<String>(), state in any::<String>()) {
+            let headers = [(PARENT, parent), (STATE, state)].map(|(name, value)| (name.to_owned(), value));
+            context(&BTreeMap::from(headers));
+        }
+    }
+
     #[test]
     fn only_what_w3c_calls_a_traceparent_is_one() {
-        let read = |parent: &str| {
-            let headers = BTreeMap::from([(PARENT.to_owned(), parent.to_owned())]);
-            context(&headers).map(|context| context.span().span_context().trace_id().to_string())
-        };
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let good = format!("00-{trace}-00f067aa0ba902b7-01");
         assert_eq!(read(&good).as_deref(), Some(trace));
@@ -174,6 +231,10 @@ mod tests {
             &format!("00-{trace}-0000000000000000-01"),
             &format!("00-{trace}-00f067aa0ba902b7-zz"),
             &format!("00-{}-00f067aa0ba902b7-01", "ü".repeat(16)),
+            // A sign is no digit, and the first version has nothing behind it.
+            &format!("00-+{}-00f067aa0ba902b7-01", &trace[1..]),
+            &format!("00-{trace}-00f067aa0ba902b7-+1"),
+            &format!("00-{trace}-00f067aa0ba902b7-01-more"),
         ] {
             assert_eq!(read(bad), None, "{bad}");
         }

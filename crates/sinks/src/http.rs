@@ -153,19 +153,20 @@ impl HttpSinkBuilder {
     pub fn build(self) -> Result<HttpSink, SinkError> {
         let invalid = SinkError::invalid;
         // Never the URL itself: it may hold a password, or be one.
-        let url: Template = self.url.parse().map_err(SinkError::without_template)?;
         let known = ["http://", "https://"];
         if !known.iter().any(|scheme| self.url.starts_with(scheme)) {
             return Err(invalid("url", "…", "an http:// or https:// URL"));
         }
-        // With placeholders only behind the host: no message may choose that.
+        // With placeholders only behind the host: no message may choose that. And before they are looked at: what is
+        // wrong with one is said with its name, which might be a part of the password.
         let (host, path) = split_host(&self.url);
         let filled = path.replace(['{', '}'], "");
         let parsed = Url::parse(&format!("{host}{filled}")).ok();
-        let Some(host) = parsed.filter(|_| !host.contains('{')) else {
+        let Some(host) = parsed.filter(|_| !host.contains(['{', '}'])) else {
             let allowed = "a URL whose host is written out";
             return Err(invalid("url", "…", allowed));
         };
+        let url: Template = self.url.parse().map_err(SinkError::without_template)?;
         if HeaderValue::try_from(&self.content_type).is_err() {
             let allowed = "visible ASCII characters";
             return Err(invalid("content_type", &self.content_type, allowed));
@@ -377,7 +378,27 @@ fn visible(text: &str) -> Result<HeaderValue, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Written as it should be, or with what should have been written otherwise. What ends the host is left out:
+        /// nobody can tell that the rest was meant for a password.
+        #[test]
+        fn a_refused_url_keeps_its_password(
+            scheme in "https?|[ -~]{0,6}",
+            user in "[a-z]{0,4}|[ -\"$-.0->@-~]{0,4}",
+            before in "[ -\"$-.0->@-~]{0,8}|[{]?",
+            after in "[ -\"$-.0->@-~]{0,8}|[}]?",
+            path in "/[a-z{}:]{0,12}",
+        ) {
+            let sink = HttpSink::to(format!("{scheme}://{user}:{before}s3cr3t{after}@h.example{path}"));
+            if let Err(error) = sink.content_type("\n").build() {
+                prop_assert!(!error.to_string().contains("s3cr3t"), "{}", error);
+            }
+        }
+    }
 
     #[test]
     fn only_what_is_wrong_with_the_message_buries_it() {

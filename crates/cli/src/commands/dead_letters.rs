@@ -121,9 +121,16 @@ impl Page {
 
 impl Filter {
     fn of(&self, outbox: &AnyOutbox) -> Result<DeadLetterFilter, Failure> {
-        let mut filter = DeadLetterFilter::new();
         if let Some(queue) = &self.queue {
             super::partitions_of(outbox, queue)?;
+        }
+        Ok(self.as_written())
+    }
+
+    /// Whatever queues there are.
+    fn as_written(&self) -> DeadLetterFilter {
+        let mut filter = DeadLetterFilter::new();
+        if let Some(queue) = &self.queue {
             filter = filter.queue(queue);
         }
         if let Some(partition) = self.partition {
@@ -132,7 +139,7 @@ impl Filter {
         if let Some(payload_type) = &self.payload_type {
             filter = filter.payload_type(payload_type);
         }
-        Ok(filter)
+        filter
     }
 }
 
@@ -206,4 +213,76 @@ async fn one(outbox: &AnyOutbox, id: i64, payload: bool) -> Result<DeadLetter, F
     let found = list(outbox, DeadLetterFilter::new().ids(id..=id), payload).await?;
     let missing = || Failure::new(Code::Missing, format!("there is no dead letter {id}"));
     found.into_iter().next().ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Look {
+        #[command(flatten)]
+        page: Page,
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Decide {
+        #[command(flatten)]
+        selection: Selection,
+    }
+
+    proptest! {
+        #[test]
+        fn a_filter_is_what_the_command_line_says(
+            queue in option::of("(?s:.{0,12})"),
+            partition in option::of("[0-9]{1,3}|[0-9]{8,11}|.{0,5}"),
+            payload_type in option::of("[ -~]{0,12}|(?s:.{0,12})"),
+            limit in "[0-9]{1,3}|[0-9]{8,11}|.{0,5}",
+        ) {
+            let options = [
+                ("queue", &queue),
+                ("partition", &partition),
+                ("type", &payload_type),
+                ("limit", &Some(limit.clone())),
+            ];
+            let said = options
+                .into_iter()
+                .filter_map(|(option, value)| Some(format!("--{option}={}", value.as_ref()?)));
+            let parsed = Look::try_parse_from(["list".to_owned()].into_iter().chain(said));
+            let number = |text: &Option<String>| text.as_ref().map(|text| text.parse::<u32>()).transpose();
+            match (parsed, number(&partition), limit.parse::<u32>()) {
+                (Ok(Look { page }), Ok(partition), Ok(limit)) => {
+                    let mut expected = DeadLetterFilter::new();
+                    expected = queue.iter().fold(expected, DeadLetterFilter::queue);
+                    expected = partition.into_iter().fold(expected, DeadLetterFilter::partition);
+                    expected = payload_type.iter().fold(expected, DeadLetterFilter::payload_type);
+                    prop_assert_eq!(page.filter.as_written(), expected);
+                    prop_assert_eq!(page.limit, limit);
+                    let described = page.described();
+                    let told = queue.map(|queue| format!("dead letters of {queue}"));
+                    prop_assert!(told.is_none_or(|told| described.contains(&told)), "{}", described);
+                }
+                (Err(_), partition, limit) => prop_assert!(partition.is_err() || limit.is_err()),
+                (Ok(look), ..) => prop_assert!(false, "{:?}", look),
+            }
+        }
+
+        #[test]
+        fn any_words_select_dead_letters_or_are_refused(
+            words in proptest::collection::vec(
+                "-?[0-9]{1,20}|--(queue|partition|type|limit|dry-run)(=.{0,5})?|-{0,2}.{0,8}", 0..5,
+            ),
+        ) {
+            let words = ["requeue".to_owned()].into_iter().chain(words);
+            if let Ok(Decide { selection }) = Decide::try_parse_from(words) {
+                let Filter { queue, partition, payload_type } = &selection.filter;
+                let filtered = queue.is_some() || partition.is_some() || payload_type.is_some();
+                prop_assert!(selection.ids.is_empty() || !filtered, "{:?}", selection);
+            }
+        }
+    }
 }

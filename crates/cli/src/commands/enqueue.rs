@@ -299,6 +299,8 @@ async fn lines<DB: Backend>(
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use proptest::collection::btree_map;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -313,6 +315,50 @@ mod tests {
         let mut desk = Desk::new(&args, "orders".parse().unwrap(), Partitions::of(4));
         let message = desk.read_line(line)?;
         Ok(String::from_utf8_lossy(message.payload()).into_owned())
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_is_what_stands_around_the_first_sign(text in "[a-z=]{0,9}|(?s:.{0,20})") {
+            match (header(&text), text.find('=')) {
+                (Ok((name, value)), Some(sign)) => {
+                    prop_assert_eq!((&*name, &*value), (&text[..sign], &text[sign + 1..]));
+                }
+                (Err(_), None) => {}
+                (read, _) => prop_assert!(false, "{:?}", read),
+            }
+        }
+
+        #[test]
+        fn any_line_is_a_message_or_refused(
+            line in "(?s:.{0,40})|[{](\"(payload|payload_base64|key|partition|type|headers)\": ?(\"[a-z=]{0,4}\"|-?[0-9]{1,3}|null|[{][}]|\\[),?){0,4}[}]?",
+        ) {
+            let _ = payload(&line);
+        }
+
+        #[test]
+        fn what_a_line_says_is_enqueued(
+            bytes in any::<Vec<u8>>(),
+            key in "[^\0]{0,20}",
+            payload_type in "[ -~]{1,20}",
+            headers in btree_map("[ -~]{1,9}", "[^\0]{0,20}", 0..4),
+        ) {
+            let line = json!({
+                "payload_base64": STANDARD.encode(&bytes),
+                "key": key,
+                "type": payload_type,
+                "headers": headers,
+            });
+            let Enqueue { args } = Enqueue::parse_from(["enqueue", "orders", "--json-lines"]);
+            let queue = "orders".parse().map_err(|_| TestCaseError::fail("a name"))?;
+            let message = Desk::new(&args, queue, Partitions::of(4)).read_line(&line.to_string());
+            let message = message.map_err(TestCaseError::fail)?;
+            prop_assert_eq!(message.payload(), bytes);
+            prop_assert_eq!(message.key(), Some(&*key));
+            prop_assert_eq!(message.payload_type(), payload_type);
+            let read = message.headers().map(|(name, value)| (name.to_owned(), value.to_owned()));
+            prop_assert_eq!(read.collect::<BTreeMap<_, _>>(), headers);
+        }
     }
 
     #[test]

@@ -39,7 +39,9 @@ impl fmt::Debug for Text {
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        // Not the number that was written there: it may be a password too.
+        let no_text = |_| D::Error::custom("invalid type, expected a string");
+        let text = String::deserialize(deserializer).map_err(no_text)?;
         // A shell knows its host's name and keeps it to itself.
         let host =
             |name: &str| (name == "HOSTNAME").then(|| gethostname().to_string_lossy().into_owned());
@@ -133,7 +135,43 @@ impl Check for TablePrefix {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_escaped_is_taken_as_it_is_written(text in "([$]|[{]|[}]|.){0,20}") {
+            let escaped = text.replace("${", "$${");
+            prop_assert_eq!(expanded(&escaped, |_| None), Ok(text));
+        }
+
+        #[test]
+        fn any_text_is_filled_in_or_refused(text in "([$]|[$][{]|[}]|.){0,20}", value in any::<String>()) {
+            let filled = expanded(&text, |name| (!name.contains('a')).then(|| value.clone()));
+            let plain = !text.contains("${");
+            prop_assert!(filled.is_ok() || !plain);
+            prop_assert!(!plain || filled == Ok(text));
+        }
+
+        /// What the environment has is not looked into.
+        #[test]
+        fn each_variable_is_replaced_once(
+            parts in vec(("[^$]{0,5}", "[A-Z_]{1,8}"), 0..5),
+            value in "([$]|[$][{]A[}]|.){0,10}",
+        ) {
+            let written: String = parts.iter().map(|(text, name)| format!("{text}${{{name}}}")).collect();
+            let expected: String = parts.iter().map(|(text, _)| format!("{text}{value}")).collect();
+            prop_assert_eq!(expanded(&written, |_| Some(value.clone())), Ok(expected));
+        }
+
+        #[test]
+        fn a_variable_that_is_not_there_is_named(before in "[^$]{0,5}", name in "[^}]{0,8}") {
+            let refused = expanded(&format!("{before}${{{name}}}"), |_| None);
+            prop_assert_eq!(refused, Err(format!("the environment has no variable {name:?}")));
+        }
+    }
 
     #[test]
     fn the_environment_is_filled_in() {

@@ -64,6 +64,11 @@ fn users(path: &Path, everybody: Rights) -> Result<Access, Failure> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read the users in {shown}: {error}")))?;
+    users_of(&text, path, everybody)
+}
+
+fn users_of(text: &str, path: &Path, everybody: Rights) -> Result<Access, Failure> {
+    let shown = path.display();
     let mut access = Access::nobody();
     let mut any = false;
     for (line, user) in (1..).zip(text.lines()) {
@@ -111,12 +116,36 @@ fn users(path: &Path, everybody: Rights) -> Result<Access, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(text: &str) -> Result<Access, Failure> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), text).unwrap();
-        users(file.path(), Rights::LOOK)
+        users_of(text, Path::new("users"), Rights::LOOK)
+    }
+
+    proptest! {
+        #[test]
+        fn any_file_has_users_or_a_line_that_is_wrong(text in any::<String>()) {
+            let _ = read(&text);
+        }
+
+        /// A name is no secret, and no line is without one; what is wrong may be anything else.
+        #[test]
+        fn a_line_that_is_wrong_is_named_and_its_secret_is_not(
+            lines in vec(("[a-z]{0,3}", "[ -~]{0,9}|.{0,9}", ":operator|:payloads|:[ -~]{0,9}|"), 1..6),
+        ) {
+            let line = |(name, secret, rights): &(String, String, String)| format!("{name}:{secret}s3cr3t{rights}\n");
+            let text: String = lines.iter().map(line).collect();
+            if let Err(failure) = read(&text) {
+                let said = failure.to_string();
+                prop_assert!(!said.contains("s3cr3t"), "{}", said);
+                let named = said.strip_prefix("outbox: line ").and_then(|rest| rest.split(' ').next());
+                let named = named.and_then(|number| number.parse().ok());
+                prop_assert!(named.is_some_and(|line| (1..=lines.len()).contains(&line)), "{}", said);
+            }
+        }
     }
 
     #[test]

@@ -262,58 +262,88 @@ pub(crate) async fn show(visit: Visit, Path(id): Path<i64>) -> Shown {
     Ok(rendered(&page))
 }
 
-pub(crate) async fn decide(visit: Visit, body: Bytes) -> Shown {
-    let form = visit.form(&body)?;
-    let verb = form.get("decision").unwrap_or_default();
-    let decision = Decision::of(verb).ok_or_else(|| {
-        Refused::bad(format!(
-            "{verb:?} is no decision: requeue, resolve or discard"
-        ))
-    })?;
-    let reason = form.get("reason").unwrap_or_default();
-    if reason.is_empty() && decision != Decision::Requeue {
-        return Err(Refused::new(
-            StatusCode::BAD_REQUEST,
-            format!("to {verb} needs a reason"),
-            "It is kept in the audit log. Go back and say why.",
-        ));
+/// What a form decides, about which dead letters, and why.
+#[derive(Debug)]
+struct Decided {
+    decision: Decision,
+    scope: Scope,
+    /// Which ones, in words.
+    target: String,
+    reason: String,
+}
+
+impl Decided {
+    fn of(form: &Fields) -> Result<Self, Refused> {
+        let verb = form.get("decision").unwrap_or_default();
+        let decision = Decision::of(verb).ok_or_else(|| {
+            Refused::bad(format!(
+                "{verb:?} is no decision: requeue, resolve or discard"
+            ))
+        })?;
+        let reason = form.text("reason");
+        if reason.is_empty() && decision != Decision::Requeue {
+            return Err(Refused::new(
+                StatusCode::BAD_REQUEST,
+                format!("to {verb} needs a reason"),
+                "It is kept in the audit log. Go back and say why.",
+            ));
+        }
+        let (scope, target) = match form.get("scope") {
+            Some("all") => everything(form)?,
+            _ => selected(form)?,
+        };
+        Ok(Self {
+            decision,
+            scope,
+            target,
+            reason,
+        })
     }
-    let (scope, target) = match form.get("scope") {
-        Some("all") => {
-            let wanted = Wanted::of(&form);
-            if !wanted.search.is_empty() {
-                return Err(Refused::bad("a search cannot be decided as a whole")
-                    .way_out("Select what it found, or narrow it by queue, partition and type."));
-            }
-            if !["pending", "all"].contains(&&*wanted.status) {
-                let what = format!("{} ones cannot be decided again", wanted.status);
-                return Err(
-                    Refused::bad(what).way_out("Look at the pending ones, and decide those.")
-                );
-            }
-            (Scope::All(wanted.filter()?), wanted.told())
+}
+
+/// All that the filter lets through.
+fn everything(form: &Fields) -> Result<(Scope, String), Refused> {
+    let wanted = Wanted::of(form);
+    if !wanted.search.is_empty() {
+        return Err(Refused::bad("a search cannot be decided as a whole")
+            .way_out("Select what it found, or narrow it by queue, partition and type."));
+    }
+    if !["pending", "all"].contains(&&*wanted.status) {
+        let what = format!("{} ones cannot be decided again", wanted.status);
+        return Err(Refused::bad(what).way_out("Look at the pending ones, and decide those."));
+    }
+    Ok((Scope::All(wanted.filter()?), wanted.told()))
+}
+
+/// Those that were named one by one.
+fn selected(form: &Fields) -> Result<(Scope, String), Refused> {
+    let ids = form.all("id").iter();
+    let ids = ids
+        .map(|id| id.parse::<i64>())
+        .collect::<Result<Vec<_>, _>>();
+    let ids = ids.map_err(|_| Refused::bad("a dead letter's number is a number"))?;
+    let target = match &*ids {
+        [] => {
+            return Err(Refused::bad("no dead letter is selected")
+                .way_out("Go back and select some, or decide about all."));
         }
-        _ => {
-            let ids = form.all("id").iter();
-            let ids = ids
-                .map(|id| id.parse::<i64>())
-                .collect::<Result<Vec<_>, _>>();
-            let ids = ids.map_err(|_| Refused::bad("a dead letter's number is a number"))?;
-            let target = match &*ids {
-                [] => {
-                    return Err(Refused::bad("no dead letter is selected")
-                        .way_out("Go back and select some, or decide about all."));
-                }
-                [id] => format!("dead letter {id}"),
-                ids => format!("{} dead letters: {ids:?}", ids.len()),
-            };
-            (Scope::These(ids), target)
-        }
+        [id] => format!("dead letter {id}"),
+        ids => format!("{} dead letters: {ids:?}", ids.len()),
     };
+    Ok((Scope::These(ids), target))
+}
+
+pub(crate) async fn decide(visit: Visit, body: Bytes) -> Shown {
+    let Decided {
+        decision,
+        scope,
+        target,
+        reason,
+    } = Decided::of(&visit.form(&body)?)?;
     if visit.office.jobs.is_full() {
         return Err(full());
     }
-    visit.record(decision.verb(), &target, reason).await?;
+    visit.record(decision.verb(), &target, &reason).await?;
     let office = &visit.office;
     let begun = office.jobs.begin(
         office.watch.source(),
@@ -321,7 +351,7 @@ pub(crate) async fn decide(visit: Visit, body: Bytes) -> Shown {
         scope,
         target,
         visit.identity.name.clone(),
-        reason.to_owned(),
+        reason,
     );
     let id = begun.ok_or_else(full)?;
     Ok(visit.go(&format!("/jobs/{id}")))
@@ -337,7 +367,95 @@ fn full() -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// A form or an address with the fields that there are, and values that may be any.
+    fn fields() -> impl Strategy<Value = Vec<(&'static str, String)>> {
+        let names = [
+            "queue",
+            "partition",
+            "type",
+            "status",
+            "search",
+            "decision",
+            "reason",
+            "scope",
+            "id",
+            "before",
+        ];
+        let value = "all|pending|reprocessing|resolved|discarded|requeue|resolve|discard|[0-9]{1,3}|-?[0-9]{9,20}|[a-z ]{0,5}|(?s:.{0,9})";
+        vec((prop::sample::select(names.to_vec()), value), 0..10)
+    }
+
+    fn read(fields: &[(&'static str, String)]) -> Fields {
+        let pairs: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
+        Fields::of(form::query(&pairs).as_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_a_filter_or_refused(fields in fields()) {
+            let wanted = Wanted::of(&read(&fields));
+            let mut expected = DeadLetterFilter::new();
+            if !wanted.queue.is_empty() {
+                expected = expected.queue(&wanted.queue);
+            }
+            if !wanted.payload_type.is_empty() {
+                expected = expected.payload_type(&wanted.payload_type);
+            }
+            let partition = wanted.partition.parse::<u32>();
+            expected = partition.iter().fold(expected, |filter, partition| filter.partition(*partition));
+            let states = ["pending", "reprocessing", "resolved", "discarded"];
+            let good = (wanted.partition.is_empty() || partition.is_ok())
+                && (wanted.status == "all" || states.contains(&&*wanted.status));
+            match wanted.filter() {
+                Ok(filter) => {
+                    let states = wanted.status.parse::<DeadLetterStatus>().into_iter();
+                    prop_assert_eq!(filter, states.fold(expected, DeadLetterFilter::status));
+                    prop_assert!(good);
+                }
+                Err(refused) => prop_assert!(!good && refused.status == StatusCode::BAD_REQUEST),
+            }
+        }
+
+        #[test]
+        fn the_address_of_the_next_page_means_the_same(fields in fields(), before in any::<i64>()) {
+            let wanted = Wanted::of(&read(&fields));
+            let query = wanted.query(&before.to_string());
+            let next = Fields::of(query.as_bytes());
+            prop_assert_eq!(next.number::<i64>("before"), Some(before));
+            prop_assert_eq!(Wanted::of(&next).query(&before.to_string()), query);
+        }
+
+        #[test]
+        fn any_form_is_a_decision_or_refused(fields in fields()) {
+            let form = read(&fields);
+            match Decided::of(&form) {
+                Err(refused) => prop_assert_eq!(refused.status, StatusCode::BAD_REQUEST),
+                Ok(decided) => {
+                    prop_assert_eq!(Some(decided.decision.verb()), form.get("decision"));
+                    prop_assert!(decided.decision == Decision::Requeue || !decided.reason.is_empty());
+                    match decided.scope {
+                        Scope::All(filter) => {
+                            prop_assert_eq!(form.get("scope"), Some("all"));
+                            prop_assert_eq!(filter, Wanted::of(&form).filter().map_err(|_| TestCaseError::fail("a filter"))?);
+                        }
+                        Scope::These(ids) => {
+                            let ids: Vec<_> = ids.iter().map(i64::to_string).collect();
+                            let written = form.all("id").iter().map(|id| id.parse::<i64>().map(|id| id.to_string()));
+                            prop_assert_eq!(written.collect::<Result<Vec<_>, _>>(), Ok(ids));
+                        }
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn an_error_is_brief_in_a_list() {

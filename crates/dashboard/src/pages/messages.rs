@@ -137,20 +137,26 @@ pub(crate) async fn list(visit: Visit) -> Shown {
     Ok(rendered(&page))
 }
 
+/// The partition, and the number to begin with if there is one.
+fn place(partition: &str, from: &str) -> Result<(u32, Option<i64>), Refused> {
+    let wrong = |text: &str, what| Refused::bad(format!("{text:?} is no {what}"));
+    let number = partition.parse();
+    let number = number.map_err(|_| wrong(partition, "partition"))?;
+    let from = match from {
+        "" => None,
+        text => {
+            let number = text.parse();
+            Some(number.map_err(|_| wrong(text, "sequence number"))?)
+        }
+    };
+    Ok((number, from))
+}
+
 async fn by_number(visit: &Visit, page: &mut MessagesPage) -> Result<(), Refused> {
     if page.partition.is_empty() {
         page.partition = "0".to_owned();
     }
-    let number = |name: &str, text: &str| {
-        let parsed = text.parse::<i64>();
-        parsed.map_err(|_| Refused::bad(format!("{text:?} is no {name}")))
-    };
-    let partition = u32::try_from(number("partition", &page.partition)?)
-        .map_err(|_| Refused::bad(format!("{} is no partition", page.partition)))?;
-    let from = match &*page.from {
-        "" => None,
-        text => Some(number("sequence number", text)?),
-    };
+    let (partition, from) = place(&page.partition, &page.from)?;
     let mut found = Vec::new();
     let collect = |message| {
         found.push(message);
@@ -246,4 +252,30 @@ pub(crate) async fn show(
         partition,
     };
     Ok(rendered(&page))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_place_is_one_or_refused_by_its_name(
+            partition in "[0-9]{1,3}|-?[0-9]{9,11}|(?s:.{0,5})",
+            from in "|-?[0-9]{1,20}|(?s:.{0,5})",
+        ) {
+            let (expected, first) = (partition.parse::<u32>().ok(), from.parse::<i64>().ok());
+            let good = expected.is_some() && (from.is_empty() || first.is_some());
+            match place(&partition, &from) {
+                Ok(place) => prop_assert_eq!((Some(place.0), place.1, true), (expected, first, good)),
+                Err(refused) => {
+                    let wrong = if expected.is_none() { &partition } else { &from };
+                    let expected = format!("{wrong:?} is no ");
+                    prop_assert!(!good && refused.what.starts_with(&expected));
+                }
+            }
+        }
+    }
 }

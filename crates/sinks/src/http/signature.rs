@@ -60,7 +60,26 @@ impl Secret {
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_secret_or_refused_without_it(text in "(whsec_)?([A-Za-z0-9+/]{4}){0,8}|.{1,40}") {
+            let bytes = STANDARD.decode(text.trim_start_matches("whsec_"));
+            match Secret::parse(&text) {
+                Ok(Secret(secret)) => prop_assert_eq!(Ok(secret), bytes),
+                Err(error) => {
+                    prop_assert!(bytes.is_err() || bytes.is_ok_and(|bytes| bytes.len() < 16));
+                    prop_assert_eq!(
+                        error.to_string(),
+                        "secret is \"…\", but must be at least 16 bytes in base64"
+                    );
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_signature_is_that_of_the_standard() {
