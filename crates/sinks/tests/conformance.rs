@@ -4,7 +4,6 @@
 
 mod brokers;
 mod source;
-#[cfg(feature = "broker")]
 mod throughput;
 
 use std::collections::{HashMap, HashSet};

@@ -63,7 +63,6 @@ impl Arrived {
 }
 
 /// What people call a broker.
-#[cfg(feature = "broker")]
 pub(crate) fn name<B: Broker>() -> &'static str {
     let path = std::any::type_name::<B>();
     path.rsplit(':').next().unwrap_or(path)
