@@ -1,11 +1,14 @@
 //! Redis streams: a window is appended by one script, which stops at the first message that is refused.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outbox::OutboxMessage;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, Script, TlsCertificates,
+};
 
 use crate::connected::{Connected, publishes_when_connected, whole};
 use crate::envelope;
@@ -39,6 +42,7 @@ const SCRIPT_MESSAGES: usize = 1_000;
 /// `+script|load` besides `+xadd`. Redis Cluster and Sentinel are not known to this sink.
 pub struct RedisSink {
     client: Client,
+    root_certificates: Option<PathBuf>,
     stream: Template,
     max_length: Option<u64>,
     script: Script,
@@ -52,6 +56,7 @@ pub struct RedisSinkBuilder {
     url: String,
     stream: String,
     max_length: Option<u64>,
+    root_certificates: Option<PathBuf>,
     window: usize,
     timeout: Duration,
 }
@@ -70,6 +75,7 @@ impl RedisSink {
             url: url.into(),
             stream: "{queue}".to_owned(),
             max_length: None,
+            root_certificates: None,
             window: WINDOW,
             timeout: crate::TIMEOUT,
         }
@@ -90,6 +96,12 @@ impl RedisSinkBuilder {
         self
     }
 
+    /// A file of root certificates to trust instead of the system's. It is read at every connection.
+    pub fn root_certificates(mut self, path: impl Into<PathBuf>) -> Self {
+        self.root_certificates = Some(path.into());
+        self
+    }
+
     /// The sink, or what is wrong with its configuration. It connects when there is something to publish.
     pub fn build(self) -> Result<RedisSink, SinkError> {
         let invalid = SinkError::invalid;
@@ -104,6 +116,7 @@ impl RedisSinkBuilder {
         let lane = Lane::new(self.window, self.timeout)?;
         Ok(RedisSink {
             client,
+            root_certificates: self.root_certificates,
             stream: self.stream.parse()?,
             max_length: self.max_length,
             script: Script::new(include_str!("redis/append.lua")),
@@ -140,9 +153,14 @@ impl Connected for RedisSink {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let client = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config);
+        let trusting = match &self.root_certificates {
+            Some(path) => trusting(&self.client, path).map_err(|problem| {
+                let path = path.display();
+                format!("{BROKER}: {path}: {problem}")
+            })?,
+            None => self.client.clone(),
+        };
+        let client = trusting.get_multiplexed_async_connection_with_config(&config);
         let client = client.await.map_err(|error| {
             let address = self.client.get_connection_info().addr();
             format!("{BROKER}: {address}: {error}")
@@ -234,6 +252,20 @@ impl RedisSink {
         arguments.extend([DATA.into(), message.payload.clone()]);
         arguments
     }
+}
+
+/// A client that trusts the certificates in a file; without TLS there is nobody to trust.
+fn trusting(client: &Client, path: &Path) -> Result<Client, String> {
+    let info = client.get_connection_info();
+    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        return Ok(client.clone());
+    }
+    let root_cert = std::fs::read(path).map_err(|error| error.to_string())?;
+    let certificates = TlsCertificates {
+        client_tls: None,
+        root_cert: Some(root_cert),
+    };
+    Client::build_with_tls(info.clone(), certificates).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

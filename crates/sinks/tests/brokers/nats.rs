@@ -121,7 +121,7 @@ mod tests {
     use outbox_sinks::{Published, Refusal, Sink as _};
 
     use super::*;
-    use crate::brokers::{keyed, reason};
+    use crate::brokers::{certify, keyed, reason};
     use crate::{TIMEOUT, message};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,5 +242,37 @@ mod tests {
             problem.contains("no stream found for given subject: the subject \"orders\""),
             "{problem}"
         );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_is_encrypted_and_the_server_is_who_it_says() {
+        if !broker_takes_part("nats", PROGRAM) {
+            return;
+        }
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        certify(folder.path());
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (certificate, key) = (path("certificate.pem"), path("key.pem"));
+        let encrypted = ["--tls", "--tlscert", &certificate, "--tlskey", &key];
+        let _server = serve(&folder, port, &encrypted).await;
+        let url = format!("tls://127.0.0.1:{port}");
+        let observer = ConnectOptions::new().add_root_certificates(certificate.clone().into());
+        let observer = jetstream::new(observer.connect(&url).await.unwrap());
+        let mut stored = observer.create_stream(stream()).await.unwrap();
+        let to = || NatsSink::to(&url, STREAM).subject("orders.{key}");
+        let sink = to().root_certificates(&certificate).build().unwrap();
+        sink.check().await.unwrap();
+        assert_eq!(
+            sink.publish(&[message()]).await,
+            Published::all(&[message()])
+        );
+        assert_eq!(stored.info().await.unwrap().state.messages, 1);
+        for (sink, expected) in [
+            (to(), "certificate"),
+            (to().root_certificates("/absent.pem"), "/absent.pem"),
+        ] {
+            let problem = sink.build().unwrap().check().await.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
     }
 }

@@ -122,7 +122,7 @@ mod tests {
     use outbox_sinks::{Published, Refusal, Sink as _};
 
     use super::*;
-    use crate::brokers::{keyed, reason};
+    use crate::brokers::{certify, keyed, reason};
     use crate::message;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,5 +195,43 @@ mod tests {
         let () = client.set(STREAM, "not a stream").await.unwrap();
         let problem = at("right", STREAM).check().await.unwrap_err();
         assert_eq!(problem, "Redis: \"orders\" is a string, not a stream");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_is_encrypted_and_the_server_is_who_it_says() {
+        if !broker_takes_part("redis", PROGRAM) {
+            return;
+        }
+        let (folder, port, encrypted_port) =
+            (tempfile::tempdir().unwrap(), free_port(), free_port());
+        certify(folder.path());
+        let certificate = folder.path().join("certificate.pem");
+        let options = [
+            ["--tls-port", &encrypted_port.to_string()],
+            ["--tls-cert-file", "certificate.pem"],
+            ["--tls-key-file", "key.pem"],
+            ["--tls-ca-cert-file", "certificate.pem"],
+            ["--tls-auth-clients", "no"],
+        ];
+        let _server = serve(&folder, port, options.as_flattened()).await;
+        let url = format!("rediss://127.0.0.1:{encrypted_port}");
+        let to = || RedisSink::to(&url).stream(STREAM);
+        let sink = to().root_certificates(&certificate).build().unwrap();
+        sink.check().await.unwrap();
+        assert_eq!(
+            sink.publish(&[message()]).await,
+            Published::all(&[message()])
+        );
+        let client = Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut client = client.get_multiplexed_async_connection().await.unwrap();
+        let length: usize = client.xlen(STREAM).await.unwrap();
+        assert_eq!(length, 1);
+        for (sink, expected) in [
+            (to(), "certificate"),
+            (to().root_certificates("/absent.pem"), "/absent.pem"),
+        ] {
+            let problem = sink.build().unwrap().check().await.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
     }
 }
