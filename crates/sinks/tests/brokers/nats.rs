@@ -161,6 +161,24 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_message_that_would_be_a_command_is_refused_and_not_sent() {
+        let Some(broker) = Nats::start().await else {
+            return;
+        };
+        let sink = NatsSink::to(broker.url(), STREAM).subject("{key}");
+        let sink = sink.build().unwrap();
+        let mut command = keyed(&format!("$JS.API.STREAM.PURGE.{STREAM}"));
+        command.payload = Vec::new();
+        let messages = [keyed("orders.1"), command, keyed("orders.2")];
+        let published = sink.publish(&messages).await;
+        assert_eq!(published.confirmed, 1);
+        let never = matches!(published.refusal, Some(Refusal::Never { .. }));
+        let reason = reason(published);
+        assert!(never && reason.contains("is NATS's own"), "{reason}");
+        assert_eq!(broker.count().await, 1, "nothing was removed");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_header_of_two_lines_arrives_as_one() {
         let Some(broker) = Nats::start().await else {
             return;
