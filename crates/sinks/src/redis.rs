@@ -7,7 +7,8 @@ use std::time::Duration;
 use outbox::OutboxMessage;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, Script, TlsCertificates,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, Script,
+    ScriptInvocation, TlsCertificates,
 };
 
 use crate::connected::{Connected, publishes_when_connected, whole};
@@ -198,24 +199,11 @@ impl Connected for RedisSink {
     ) -> Result<(), Refusal> {
         let mut client = connection.client.clone();
         while *confirmed < messages.len() {
-            let (mut invocation, mut count, mut bytes) = (self.script.prepare_invoke(), 0, 0);
-            let mut problem = None;
-            for message in messages[*confirmed..].iter().take(SCRIPT_MESSAGES) {
-                bytes += message.payload.len();
-                if count > 0 && bytes > SCRIPT_BYTES {
-                    break;
-                }
-                match self.stream.fill(message) {
-                    Ok(stream) => invocation.key(stream),
-                    Err(missing) => {
-                        problem = Some(Refusal::never(missing));
-                        break;
-                    }
-                };
-                let arguments = self.arguments(message);
-                invocation.arg(arguments.len()).arg(arguments);
-                count += 1;
-            }
+            let Piece {
+                invocation,
+                count,
+                problem,
+            } = self.piece(&messages[*confirmed..]);
             if count > 0 {
                 let answer = invocation.invoke_async(&mut client).await;
                 let (appended, error): (usize, String) =
@@ -237,7 +225,43 @@ impl Connected for RedisSink {
     }
 }
 
+/// What one script appends.
+struct Piece<'a> {
+    invocation: ScriptInvocation<'a>,
+    count: usize,
+    /// Why the message behind it can never be appended.
+    problem: Option<Refusal>,
+}
+
 impl RedisSink {
+    /// As many of the first messages as one script may append.
+    fn piece(&self, messages: &[OutboxMessage]) -> Piece<'_> {
+        let mut piece = Piece {
+            invocation: self.script.prepare_invoke(),
+            count: 0,
+            problem: None,
+        };
+        let mut bytes = 0;
+        for message in messages.iter().take(SCRIPT_MESSAGES) {
+            let stream = match self.stream.fill(message) {
+                Ok(stream) => stream,
+                Err(missing) => {
+                    piece.problem = Some(Refusal::never(missing));
+                    break;
+                }
+            };
+            let arguments = self.arguments(message);
+            bytes += stream.len() + arguments.iter().map(Vec::len).sum::<usize>();
+            if piece.count > 0 && bytes > SCRIPT_BYTES {
+                break;
+            }
+            let invocation = &mut piece.invocation;
+            invocation.key(stream).arg(arguments.len()).arg(arguments);
+            piece.count += 1;
+        }
+        piece
+    }
+
     /// What XADD is told besides the stream.
     fn arguments(&self, message: &OutboxMessage) -> Vec<Vec<u8>> {
         let mut arguments: Vec<Vec<u8>> = Vec::new();
@@ -271,6 +295,28 @@ fn trusting(client: &Client, path: &Path) -> Result<Client, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_is_as_large_as_all_that_its_messages_have() {
+        let sink = RedisSink::to("redis://x").stream("{key}").build().unwrap();
+        let counts = |change: fn(&mut OutboxMessage)| {
+            let mut message = outbox::testing::message("body", "t");
+            message.key = Some("k".to_owned());
+            change(&mut message);
+            sink.piece(&vec![message; 10]).count
+        };
+        assert_eq!(counts(|_| {}), 10);
+        assert_eq!(counts(|message| message.payload = vec![0; 400_000]), 2);
+        let header = |message: &mut OutboxMessage| {
+            let value = "x".repeat(400_000);
+            message.headers.insert("colour".to_owned(), value);
+        };
+        assert_eq!(counts(header), 2);
+        // Once as the stream's name, and once as an attribute.
+        assert_eq!(counts(|message| message.key = Some("k".repeat(200_000))), 2);
+        // One that is too large for any script still has one of its own.
+        assert_eq!(counts(|message| message.payload = vec![0; 2_000_000]), 1);
+    }
 
     #[test]
     fn a_wrong_configuration_is_named() {

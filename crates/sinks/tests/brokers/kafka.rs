@@ -142,6 +142,7 @@ impl Broker for Kafka {
 }
 
 mod tests {
+    use futures_util::future::join_all;
     use outbox_sinks::{Published, Refusal, Sink as _};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
@@ -204,6 +205,38 @@ mod tests {
         let reason = reason(published);
         assert!(reason.contains("topic \"none\": UnknownTopic"), "{reason}");
         assert_eq!(broker.count().await, 2);
+    }
+
+    /// Partitions that all ask a silent cluster leave threads to others.
+    #[test]
+    fn a_cluster_that_is_silent_keeps_few_threads() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(8)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let broker = Kafka::start().await.unwrap();
+            cluster!(broker)
+                .broker_round_trip_time(ALL_BROKERS, FOREVER)
+                .unwrap();
+            let sink = broker.sink_at(&broker.url(), SHORT_TIMEOUT);
+            let messages = [message()];
+            let publishing = join_all((0..64).map(|_| sink.publish(&messages)));
+            let elsewhere = async { tokio::task::spawn_blocking(|| ()).await.unwrap() };
+            let mut publishing = std::pin::pin!(publishing);
+            tokio::select! {
+                // All of them ask before anybody else wants a thread.
+                biased;
+                published = &mut publishing => panic!("{published:?}"),
+                () = elsewhere => {}
+            }
+            for published in publishing.await {
+                let reason = reason(published);
+                assert!(reason.contains("did not answer within 3s"), "{reason}");
+            }
+        });
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
