@@ -10,8 +10,10 @@ use futures_util::StreamExt as _;
 use outbox_sinks::NatsSink;
 use tempfile::TempDir;
 use testbed::{Program, broker_takes_part, free_port};
+use tokio::time::timeout;
 
 use super::{Arrived, Broker};
+use crate::patience;
 
 const PROGRAM: &str = "nats-server";
 const STREAM: &str = "ORDERS";
@@ -104,7 +106,8 @@ impl Broker for Nats {
             assert_eq!(text("Nats-Msg-Id"), text("ce-id"));
             Arrived::with(text, &message.payload)
         });
-        arrived.collect().await
+        let arrived = timeout(patience(count), arrived.collect()).await;
+        arrived.expect("what the stream counts can be read")
     }
 
     async fn stop(&mut self) {

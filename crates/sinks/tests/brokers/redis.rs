@@ -9,8 +9,10 @@ use redis::streams::StreamRangeReply;
 use redis::{AsyncCommands as _, AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
 use testbed::{Program, broker_takes_part, free_port};
+use tokio::time::Instant;
 
 use super::{Arrived, Broker};
+use crate::{GLANCE, PATIENCE};
 
 const PROGRAM: &str = "redis-server";
 const STREAM: &str = "orders";
@@ -112,8 +114,10 @@ impl Broker for Redis {
             let mut client = self.connect().await?;
             redis::cmd("PING").query_async::<String>(&mut client).await
         };
-        while ping().await.is_err() {
-            tokio::task::yield_now().await;
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = ping().await {
+            assert!(Instant::now() < until, "Redis is not ready: {error}");
+            tokio::time::sleep(GLANCE).await;
         }
     }
 }
