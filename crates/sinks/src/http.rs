@@ -1,17 +1,18 @@
 //! Webhooks: a POST per message, in order, as a CloudEvent. What a status means is in `verdict`.
 
+mod caller;
 mod cloud_event;
 mod signature;
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use outbox::OutboxMessage;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::redirect::Policy;
-use reqwest::{Client, StatusCode, Url};
+use reqwest::{StatusCode, Url};
 use tokio::net::TcpStream;
 
 use crate::envelope;
@@ -19,6 +20,7 @@ use crate::error::SinkError;
 use crate::settings::shows_only;
 use crate::template::Template;
 use crate::{Published, Refusal, Sink, lock};
+use caller::Caller;
 pub use cloud_event::CloudEventMode;
 use signature::Secret;
 
@@ -56,7 +58,7 @@ const RESERVED: [&str; 15] = [
 /// So an endpoint that has moved, or lost its password, stops the partition and buries nothing.
 #[derive(Clone)]
 pub struct HttpSink {
-    client: Client,
+    caller: Arc<Caller>,
     /// Where the host is.
     host: Url,
     url: Template,
@@ -80,6 +82,7 @@ pub struct HttpSinkBuilder {
     content_type: String,
     headers: Vec<(String, String)>,
     secret: Option<String>,
+    root_certificates: Option<PathBuf>,
     timeout: Duration,
 }
 
@@ -105,6 +108,7 @@ impl HttpSink {
             content_type: "application/json".to_owned(),
             headers: Vec::new(),
             secret: None,
+            root_certificates: None,
             timeout: crate::TIMEOUT,
         }
     }
@@ -140,6 +144,12 @@ impl HttpSinkBuilder {
     /// base64, with or without `whsec_` in front.
     pub fn signed_with(mut self, secret: impl Into<String>) -> Self {
         self.secret = Some(secret.into());
+        self
+    }
+
+    /// A file of root certificates to trust instead of the system's. It is read once, when it is first needed.
+    pub fn root_certificates(mut self, path: impl Into<PathBuf>) -> Self {
+        self.root_certificates = Some(path.into());
         self
     }
 
@@ -188,15 +198,8 @@ impl HttpSinkBuilder {
             headers.insert(header, value);
         }
         let secret = self.secret.as_deref().map(Secret::parse).transpose()?;
-        let client = Client::builder()
-            .timeout(self.timeout)
-            .connect_timeout(self.timeout)
-            .redirect(Policy::none())
-            .user_agent(concat!("outbox/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| invalid("http", &error.to_string(), "a client that can be made"))?;
         Ok(HttpSink {
-            client,
+            caller: Arc::new(Caller::new(self.timeout, self.root_certificates)),
             host,
             url,
             mode: self.mode,
@@ -225,13 +228,14 @@ impl Sink for HttpSink {
         1
     }
 
-    /// Whether somebody listens there: a request would be a message.
+    /// Whether somebody listens there and, over TLS, is who they should be.
     async fn check(&self) -> Result<(), String> {
         let (host, port) = (self.host.host_str(), self.host.port_or_known_default());
         let (host, port) = (host.unwrap_or_default(), port.unwrap_or_default());
         // The colons of an IPv6 address stand in brackets.
         let connect = TcpStream::connect((host.trim_matches(['[', ']']), port));
         match tokio::time::timeout(self.timeout, connect).await {
+            Ok(Ok(_)) if self.host.scheme() == "https" => self.shake_hands().await,
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(format!("{host}:{port}: {error}")),
             Err(_) => Err(format!("{host}:{port} does not answer")),
@@ -240,6 +244,23 @@ impl Sink for HttpSink {
 }
 
 impl HttpSink {
+    /// Asks for the root of the host, whatever it answers: a request to the endpoint would be a message.
+    async fn shake_hands(&self) -> Result<(), String> {
+        let mut root = self.host.clone();
+        root.set_path("/");
+        root.set_query(None);
+        // It is none of the root's business. Who has no host has no password either.
+        let _ = (root.set_username(""), root.set_password(None));
+        let asked = self.caller.client()?.head(root.clone()).send().await;
+        match asked {
+            Err(error) if error.is_connect() || error.is_timeout() => {
+                let host = root.authority();
+                Err(format!("{host}: {}", causes(&error.without_url())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn post(&self, message: &OutboxMessage) -> Result<(), Refusal> {
         let url = address(&self.url, message)?;
         let source = self.source.fill(message).map_err(Refusal::never)?;
@@ -252,7 +273,8 @@ impl HttpSink {
         }
         headers.extend(self.headers.clone());
         let host = url.host_str().unwrap_or_default().to_owned();
-        let request = self.client.post(url).headers(headers).body(body);
+        let client = self.caller.client().map_err(Refusal::later)?;
+        let request = client.post(url).headers(headers).body(body);
         let answer = request.send().await.map_err(|error| {
             // Without the URL, which may hold a password.
             Refusal::later(format!("{host}: {}", causes(&error.without_url())))

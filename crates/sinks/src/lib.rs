@@ -103,13 +103,6 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 const WINDOW: usize = 100;
 
 /// What is behind a lock is whole at every step, so a panic elsewhere does not spoil it.
-#[cfg(any(
-    feature = "http",
-    feature = "kafka",
-    feature = "mqtt",
-    feature = "nats",
-    feature = "rabbitmq"
-))]
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()

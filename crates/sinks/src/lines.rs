@@ -9,13 +9,28 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outbox::OutboxMessage;
 use serde_json::json;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
-use crate::{Published, Refusal, Sink};
+use crate::{Published, Refusal, Sink, lock};
 
-/// Writes each message as a line of JSON. A file's lines are on disk before they count as delivered.
+/// Writes each message as a line of JSON. A file's lines are on disk before they count as delivered. What several
+/// partitions want to write meanwhile is written together: the disk is asked once for all of it.
 #[derive(Debug, Clone)]
-pub struct LinesSink(Arc<Mutex<Target>>);
+pub struct LinesSink(Arc<Writer>);
+
+#[derive(Debug)]
+struct Writer {
+    target: Arc<Mutex<Target>>,
+    /// In the order in which they came.
+    waiting: std::sync::Mutex<Vec<Waiting>>,
+}
+
+/// Lines that are not written yet, and who is told when they are.
+#[derive(Debug)]
+struct Waiting {
+    lines: String,
+    written: oneshot::Sender<Result<(), String>>,
+}
 
 #[derive(Debug)]
 enum Target {
@@ -26,14 +41,21 @@ enum Target {
 impl LinesSink {
     /// To standard output.
     pub fn stdout() -> Self {
-        Self(Arc::new(Mutex::new(Target::Stdout)))
+        Self::to(Target::Stdout)
     }
 
     /// To the end of a file. It is opened, and made if it is not there, when there is something to write;
     /// then it belongs to this sink as long as there is one: others could not tell whose half a line is.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         let (path, file) = (path.into(), None);
-        Self(Arc::new(Mutex::new(Target::File { path, file })))
+        Self::to(Target::File { path, file })
+    }
+
+    fn to(target: Target) -> Self {
+        Self(Arc::new(Writer {
+            target: Arc::new(Mutex::new(target)),
+            waiting: std::sync::Mutex::default(),
+        }))
     }
 }
 
@@ -67,11 +89,24 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl Sink for LinesSink {
     async fn publish(&self, messages: &[OutboxMessage]) -> Published {
-        let lines: String = messages.iter().map(line).collect();
+        let lines = messages.iter().map(line).collect();
+        let (written, mut is_written) = oneshot::channel();
+        lock(&self.0.waiting).push(Waiting { lines, written });
         // Before there is a thread: whoever waits for a reader that has stalled costs none.
-        let mut target = Arc::clone(&self.0).lock_owned().await;
-        let written = tokio::task::spawn_blocking(move || write(&mut target, lines.as_bytes()));
-        let written = written.await.map_err(|error| error.to_string());
+        let target = Arc::clone(&self.0.target).lock_owned();
+        let written = tokio::select! {
+            // Somebody else may have written it.
+            biased;
+            written = &mut is_written => written,
+            mut target = target => {
+                let writer = Arc::clone(&self.0);
+                let writing = tokio::task::spawn_blocking(move || writer.write(&mut target));
+                // Until it has let go of the file. If it fails, nobody is told that it is written.
+                let _ = writing.await;
+                is_written.await
+            }
+        };
+        let written = written.map_err(|_| "the thread that writes has ended".to_owned());
         match written.flatten() {
             Ok(()) => Published::all(messages),
             Err(problem) => Published::until(0, Refusal::later(problem)),
@@ -80,7 +115,7 @@ impl Sink for LinesSink {
 
     /// Leaves no file behind where there was none, and locks out nobody who writes.
     async fn check(&self) -> Result<(), String> {
-        let target = self.0.lock().await;
+        let target = self.0.target.lock().await;
         let Target::File { path, .. } = &*target else {
             return Ok(());
         };
@@ -91,6 +126,24 @@ impl Sink for LinesSink {
             opened => opened.map(drop),
         };
         tried.map_err(|error| problem(path, &error))
+    }
+}
+
+impl Writer {
+    /// Writes what waits, in one go, and tells those who wait for it.
+    fn write(&self, target: &mut Target) {
+        let mut waiting = std::mem::take(&mut *lock(&self.waiting));
+        // Those who have gone send it again, and it need not be there twice.
+        waiting.retain(|one| !one.written.is_closed());
+        let lines: String = waiting.iter().map(|one| one.lines.as_str()).collect();
+        let done = match lines.is_empty() {
+            true => Ok(()),
+            false => write(target, lines.as_bytes()),
+        };
+        for one in waiting {
+            // If nobody waits any more, so be it.
+            let _ = one.written.send(done.clone());
+        }
     }
 }
 

@@ -95,17 +95,27 @@ impl Deadline {
         }
     }
 
-    #[cfg(any(feature = "kafka", feature = "nats"))]
+    #[cfg(feature = "nats")]
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
+    /// What is left of it.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
     /// What a future comes to, if it does so in time.
     pub(crate) async fn limit<T>(&self, future: impl Future<Output = T>) -> Result<T, String> {
-        timeout_at(self.at, future).await.map_err(|_| {
-            let (broker, timeout) = (self.broker, humantime::format_duration(self.timeout));
-            format!("{broker} did not answer within {timeout}")
-        })
+        let limited = timeout_at(self.at, future).await;
+        limited.map_err(|_| self.silence())
+    }
+
+    /// What is said of a broker that did not answer in time.
+    pub(crate) fn silence(&self) -> String {
+        let (broker, timeout) = (self.broker, humantime::format_duration(self.timeout));
+        format!("{broker} did not answer within {timeout}")
     }
 }
 

@@ -22,6 +22,9 @@ use connection::{Access, Connection};
 const BROKER: &str = "NATS";
 /// The first line and the last of what NATS writes headers as.
 const HEADERS_FRAME: usize = "NATS/1.0\r\n\r\n".len();
+/// What subjects of the server itself and of waiting clients begin with. A message to one of them is a command, or an
+/// answer to somebody's request.
+const RESERVED: [&str; 2] = ["$", "_INBOX."];
 /// What a header costs besides its name and value.
 const HEADER_FRAME: usize = ": \r\n".len();
 
@@ -33,6 +36,7 @@ const HEADER_FRAME: usize = ": \r\n".len();
 /// |---|---|
 /// | acknowledged, also as a duplicate | delivered |
 /// | too large for the server or the stream, a subject or a header's name that NATS cannot have | dead letter |
+/// | a subject that begins with `$` or `_INBOX.`, unless the template itself begins so: `$JS.API.…` is a command | dead letter |
 /// | anything else, or nothing: no such stream, no permission, stream full, no connection | again, after a backoff |
 ///
 /// A stream that refuses when it is full (`discard: new`) may refuse one message and take the next, so it is
@@ -201,7 +205,7 @@ impl NatsSink {
         message: &OutboxMessage,
     ) -> Result<(String, HeaderMap), Refusal> {
         let subject = self.subject.fill(message).map_err(Refusal::never)?;
-        let usable = publishable(&subject);
+        let usable = publishable(&subject).and_then(|()| unreserved(&self.subject, &subject));
         usable.map_err(|problem| self.subject.refusal(problem))?;
         let mut headers = HeaderMap::new();
         let mut size = HEADERS_FRAME + message.payload.len();
@@ -266,6 +270,21 @@ fn publishable(subject: &str) -> Result<(), String> {
     }
 }
 
+/// Refuses a subject by which a message would speak to the server or to a client, unless whoever wrote the template
+/// wants that of all of them.
+fn unreserved(template: &Template, subject: &str) -> Result<(), String> {
+    let written = template.beginning();
+    let chosen = |start: &&str| subject.starts_with(*start) && !written.starts_with(*start);
+    match RESERVED.into_iter().find(chosen) {
+        None => Ok(()),
+        Some(start) => Err(format!(
+            "the subject {subject:?} is not for messages: what begins with {start} is NATS's own, and the template \
+             {:?} does not begin so",
+            template.to_string()
+        )),
+    }
+}
+
 /// Whether it is a header by which the server is asked for something.
 fn means_something(header: &str) -> bool {
     const START: &str = "nats-";
@@ -310,6 +329,28 @@ mod tests {
         }
         for bad in ["", ".", "a..b", "a.", "a.*", ">", "a b", "a\r\nPUB b"] {
             assert!(publishable(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_message_chooses_a_subject_of_the_servers_own() {
+        let refused = |template: &str, subject: &str| {
+            unreserved(&template.parse().unwrap(), subject).is_err()
+        };
+        for subject in ["$JS.API.STREAM.DELETE.A", "$SYS.REQ", "$", "_INBOX.x.1"] {
+            assert!(refused("{key}", subject), "{subject}");
+            assert!(refused("{header:to}.{key}", subject), "{subject}");
+        }
+        // Not by half of it either.
+        assert!(refused("_IN{key}", "_INBOX.x"));
+        for (template, subject) in [
+            ("{key}", "orders.$JS"),
+            ("{key}", "_INBOXES"),
+            ("{key}", "_x"),
+            ("$KV.orders.{key}", "$KV.orders.7"),
+            ("_INBOX.{key}", "_INBOX.7"),
+        ] {
+            assert!(!refused(template, subject), "{template}: {subject}");
         }
     }
 }

@@ -1,11 +1,15 @@
 //! Redis streams: a window is appended by one script, which stops at the first message that is refused.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outbox::OutboxMessage;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo as _, Script};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, Script,
+    ScriptInvocation, TlsCertificates,
+};
 
 use crate::connected::{Connected, publishes_when_connected, whole};
 use crate::envelope;
@@ -39,6 +43,7 @@ const SCRIPT_MESSAGES: usize = 1_000;
 /// `+script|load` besides `+xadd`. Redis Cluster and Sentinel are not known to this sink.
 pub struct RedisSink {
     client: Client,
+    root_certificates: Option<PathBuf>,
     stream: Template,
     max_length: Option<u64>,
     script: Script,
@@ -52,6 +57,7 @@ pub struct RedisSinkBuilder {
     url: String,
     stream: String,
     max_length: Option<u64>,
+    root_certificates: Option<PathBuf>,
     window: usize,
     timeout: Duration,
 }
@@ -70,6 +76,7 @@ impl RedisSink {
             url: url.into(),
             stream: "{queue}".to_owned(),
             max_length: None,
+            root_certificates: None,
             window: WINDOW,
             timeout: crate::TIMEOUT,
         }
@@ -90,6 +97,12 @@ impl RedisSinkBuilder {
         self
     }
 
+    /// A file of root certificates to trust instead of the system's. It is read at every connection.
+    pub fn root_certificates(mut self, path: impl Into<PathBuf>) -> Self {
+        self.root_certificates = Some(path.into());
+        self
+    }
+
     /// The sink, or what is wrong with its configuration. It connects when there is something to publish.
     pub fn build(self) -> Result<RedisSink, SinkError> {
         let invalid = SinkError::invalid;
@@ -104,6 +117,7 @@ impl RedisSinkBuilder {
         let lane = Lane::new(self.window, self.timeout)?;
         Ok(RedisSink {
             client,
+            root_certificates: self.root_certificates,
             stream: self.stream.parse()?,
             max_length: self.max_length,
             script: Script::new(include_str!("redis/append.lua")),
@@ -140,9 +154,14 @@ impl Connected for RedisSink {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let client = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config);
+        let trusting = match &self.root_certificates {
+            Some(path) => trusting(&self.client, path).map_err(|problem| {
+                let path = path.display();
+                format!("{BROKER}: {path}: {problem}")
+            })?,
+            None => self.client.clone(),
+        };
+        let client = trusting.get_multiplexed_async_connection_with_config(&config);
         let client = client.await.map_err(|error| {
             let address = self.client.get_connection_info().addr();
             format!("{BROKER}: {address}: {error}")
@@ -180,24 +199,11 @@ impl Connected for RedisSink {
     ) -> Result<(), Refusal> {
         let mut client = connection.client.clone();
         while *confirmed < messages.len() {
-            let (mut invocation, mut count, mut bytes) = (self.script.prepare_invoke(), 0, 0);
-            let mut problem = None;
-            for message in messages[*confirmed..].iter().take(SCRIPT_MESSAGES) {
-                bytes += message.payload.len();
-                if count > 0 && bytes > SCRIPT_BYTES {
-                    break;
-                }
-                match self.stream.fill(message) {
-                    Ok(stream) => invocation.key(stream),
-                    Err(missing) => {
-                        problem = Some(Refusal::never(missing));
-                        break;
-                    }
-                };
-                let arguments = self.arguments(message);
-                invocation.arg(arguments.len()).arg(arguments);
-                count += 1;
-            }
+            let Piece {
+                invocation,
+                count,
+                problem,
+            } = self.piece(&messages[*confirmed..]);
             if count > 0 {
                 let answer = invocation.invoke_async(&mut client).await;
                 let (appended, error): (usize, String) =
@@ -219,7 +225,43 @@ impl Connected for RedisSink {
     }
 }
 
+/// What one script appends.
+struct Piece<'a> {
+    invocation: ScriptInvocation<'a>,
+    count: usize,
+    /// Why the message behind it can never be appended.
+    problem: Option<Refusal>,
+}
+
 impl RedisSink {
+    /// As many of the first messages as one script may append.
+    fn piece(&self, messages: &[OutboxMessage]) -> Piece<'_> {
+        let mut piece = Piece {
+            invocation: self.script.prepare_invoke(),
+            count: 0,
+            problem: None,
+        };
+        let mut bytes = 0;
+        for message in messages.iter().take(SCRIPT_MESSAGES) {
+            let stream = match self.stream.fill(message) {
+                Ok(stream) => stream,
+                Err(missing) => {
+                    piece.problem = Some(Refusal::never(missing));
+                    break;
+                }
+            };
+            let arguments = self.arguments(message);
+            bytes += stream.len() + arguments.iter().map(Vec::len).sum::<usize>();
+            if piece.count > 0 && bytes > SCRIPT_BYTES {
+                break;
+            }
+            let invocation = &mut piece.invocation;
+            invocation.key(stream).arg(arguments.len()).arg(arguments);
+            piece.count += 1;
+        }
+        piece
+    }
+
     /// What XADD is told besides the stream.
     fn arguments(&self, message: &OutboxMessage) -> Vec<Vec<u8>> {
         let mut arguments: Vec<Vec<u8>> = Vec::new();
@@ -236,9 +278,45 @@ impl RedisSink {
     }
 }
 
+/// A client that trusts the certificates in a file; without TLS there is nobody to trust.
+fn trusting(client: &Client, path: &Path) -> Result<Client, String> {
+    let info = client.get_connection_info();
+    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        return Ok(client.clone());
+    }
+    let root_cert = std::fs::read(path).map_err(|error| error.to_string())?;
+    let certificates = TlsCertificates {
+        client_tls: None,
+        root_cert: Some(root_cert),
+    };
+    Client::build_with_tls(info.clone(), certificates).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_is_as_large_as_all_that_its_messages_have() {
+        let sink = RedisSink::to("redis://x").stream("{key}").build().unwrap();
+        let counts = |change: fn(&mut OutboxMessage)| {
+            let mut message = outbox::testing::message("body", "t");
+            message.key = Some("k".to_owned());
+            change(&mut message);
+            sink.piece(&vec![message; 10]).count
+        };
+        assert_eq!(counts(|_| {}), 10);
+        assert_eq!(counts(|message| message.payload = vec![0; 400_000]), 2);
+        let header = |message: &mut OutboxMessage| {
+            let value = "x".repeat(400_000);
+            message.headers.insert("colour".to_owned(), value);
+        };
+        assert_eq!(counts(header), 2);
+        // Once as the stream's name, and once as an attribute.
+        assert_eq!(counts(|message| message.key = Some("k".repeat(200_000))), 2);
+        // One that is too large for any script still has one of its own.
+        assert_eq!(counts(|message| message.payload = vec![0; 2_000_000]), 1);
+    }
 
     #[test]
     fn a_wrong_configuration_is_named() {

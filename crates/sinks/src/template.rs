@@ -41,6 +41,15 @@ impl Template {
         }
     }
 
+    /// The text before the first thing to fill in: no message has a say in it.
+    #[cfg(feature = "nats")]
+    pub(crate) fn beginning(&self) -> &str {
+        match self.parts.first() {
+            Some(Part::Text(text)) => text,
+            _ => "",
+        }
+    }
+
     /// Filled in with something harmless, to find out whether what is around it can be used.
     #[cfg(any(
         feature = "http",

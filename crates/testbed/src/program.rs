@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use crate::server::announce;
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+/// RabbitMQ takes ten seconds, and several times that beside others.
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// Below those that the kernel gives to outgoing connections: a client that knocks where nobody listens
 /// could be given that very port, and talk to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;

@@ -85,7 +85,7 @@ pub(crate) async fn run(
     let access = args.access()?;
     let (mut config, sinks) = read(path)?;
     if args.check {
-        return check::run(&config, &sinks, output).await;
+        return check::run(path, &config, &sinks, output).await;
     }
     let json = output.is_json() || config.log.format == LogFormat::Json;
     let telemetry = Telemetry::start(&config.log.level.0.0, json)?;

@@ -137,6 +137,7 @@ pub(super) struct Http {
     #[serde(default)]
     headers: BTreeMap<String, Text>,
     signing_secret: Option<Text>,
+    root_certificates: Option<Text>,
     timeout: Option<Checked<Duration>>,
 }
 
@@ -152,11 +153,12 @@ enum Mode {
 impl Section for Http {
     fn build(&self) -> Result<AnySink, SinkError> {
         let sink = HttpSink::to(self.url.as_str());
-        let mut sink = with!(sink, self, source, content_type).mode(match self.mode {
-            Mode::Binary => CloudEventMode::Binary,
-            Mode::Structured => CloudEventMode::Structured,
-            Mode::Plain => CloudEventMode::Plain,
-        });
+        let mut sink =
+            with!(sink, self, source, content_type, root_certificates).mode(match self.mode {
+                Mode::Binary => CloudEventMode::Binary,
+                Mode::Structured => CloudEventMode::Structured,
+                Mode::Plain => CloudEventMode::Plain,
+            });
         if let Some(secret) = &self.signing_secret {
             sink = sink.signed_with(secret.as_str());
         }
@@ -272,6 +274,7 @@ pub(super) struct Redis {
     url: Text,
     stream: Option<Text>,
     max_length: Option<u64>,
+    root_certificates: Option<Text>,
     window: Option<usize>,
     timeout: Option<Checked<Duration>>,
 }
@@ -279,7 +282,7 @@ pub(super) struct Redis {
 impl Section for Redis {
     fn build(&self) -> Result<AnySink, SinkError> {
         let sink = RedisSink::to(self.url.as_str());
-        let sink = with!(sink, self, stream, max_length, window);
+        let sink = with!(sink, self, stream, max_length, root_certificates, window);
         Ok(AnySink::Redis(sink.build()?.into()))
     }
 

@@ -1,7 +1,7 @@
 //! A producer, and how it is given up.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use outbox::OutboxMessage;
 use rdkafka::ClientContext;
@@ -9,6 +9,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _, PurgeConfig};
+use tokio::sync::Semaphore;
 
 use super::{BROKER, said};
 use crate::Refusal;
@@ -17,11 +18,18 @@ use crate::link::{Deadline, Link, later};
 use crate::lock;
 use crate::routes::Routes;
 
+/// How many topics are asked for at once. Each keeps a thread until the cluster answers, and an application has other
+/// uses for those.
+const LOOKS: usize = 4;
+/// How much longer than ours the client's patience is: ours ends first, and a thread that waits soon after it.
+const GRACE: Duration = Duration::from_millis(500);
+
 pub(super) struct Producer {
     /// There until it is dropped.
     client: Option<FutureProducer<Told>>,
     told: Told,
     pub(super) topics: Routes,
+    looks: Arc<Semaphore>,
     /// Whether it takes messages. Held while a window is handed over, so that it is given up before a window
     /// or after it, never in its middle.
     is_open: RwLock<bool>,
@@ -44,6 +52,7 @@ impl Producer {
             client: Some(client.map_err(|error| format!("{BROKER}: {}", said(&error)))?),
             told,
             topics: Routes::default(),
+            looks: Arc::new(Semaphore::new(LOOKS)),
             is_open: RwLock::new(true),
         })
     }
@@ -81,19 +90,27 @@ impl Producer {
         let Some(client) = self.client.clone() else {
             return Ok(Ok(()));
         };
-        // Ours ends first, and says so; two that end together say now this, now that.
-        let timeout = deadline.timeout() * 2;
-        let asked = tokio::task::spawn_blocking(move || {
-            let metadata = client.client().fetch_metadata(topic.as_deref(), timeout)?;
-            let mut topics = metadata.topics().iter().filter(|_| topic.is_some());
-            Ok(topics.find_map(|topic| {
-                let error = RDKafkaErrorCode::from(topic.error()?);
-                Some(format!("{BROKER}: topic {:?}: {error}", topic.name()))
-            }))
-        });
+        let looks = Arc::clone(&self.looks);
+        let asked = async {
+            // It is given back when the thread ends, not when nobody waits for it any more.
+            let look = looks.acquire_owned().await;
+            let patience = deadline.left() + GRACE;
+            let asked = tokio::task::spawn_blocking(move || {
+                let _look = look;
+                let metadata = client.client().fetch_metadata(topic.as_deref(), patience)?;
+                let mut topics = metadata.topics().iter().filter(|_| topic.is_some());
+                Ok(topics.find_map(|topic| {
+                    let error = RDKafkaErrorCode::from(topic.error()?);
+                    Some(format!("{BROKER}: topic {:?}: {error}", topic.name()))
+                }))
+            });
+            asked.await
+        };
         let problem = match deadline.limit(asked).await {
             Ok(Ok(Ok(None))) => return Ok(Ok(())),
             Ok(Ok(Ok(Some(problem)))) => return Ok(Err(problem)),
+            // On a machine that is busy the client's patience may be noticed first.
+            Ok(Ok(Err(_))) if deadline.left().is_zero() => deadline.silence(),
             Ok(Ok(Err(error))) => format!("{BROKER}: {}", said(&error)),
             Ok(Err(error)) => format!("{BROKER}: {error}"),
             Err(problem) => problem,
@@ -187,7 +204,12 @@ fn send(
 struct Told(Arc<Mutex<Option<String>>>);
 
 impl ClientContext for Told {
-    fn error(&self, _: KafkaError, reason: &str) {
-        *lock(&self.0) = Some(reason.to_owned());
+    fn error(&self, error: KafkaError, reason: &str) {
+        let mut last = lock(&self.0);
+        // That none is left says less than what became of the last one, with its address.
+        let says_less = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
+        if last.is_none() || !says_less {
+            *last = Some(reason.to_owned());
+        }
     }
 }

@@ -213,6 +213,9 @@ async fn connect(
             async {}
         });
     if let Some(path) = &access.root_certificates {
+        // The client does not say which file it cannot read.
+        let read = std::fs::File::open(path);
+        read.map_err(|error| format!("{}: {error}", path.display()))?;
         options = options.add_root_certificates(path.clone());
     }
     let options = options.reconnect_to_server_callback(move |_, _| {

@@ -22,7 +22,7 @@ use std::time::Duration;
 #[cfg(feature = "broker")]
 use outbox::OutboxMessage;
 use outbox_sinks::Sink;
-#[cfg(feature = "broker")]
+#[cfg(any(feature = "broker", feature = "http"))]
 use outbox_sinks::{Published, Refusal};
 
 #[cfg(feature = "http")]
@@ -63,7 +63,6 @@ impl Arrived {
 }
 
 /// What people call a broker.
-#[cfg(feature = "broker")]
 pub(crate) fn name<B: Broker>() -> &'static str {
     let path = std::any::type_name::<B>();
     path.rsplit(':').next().unwrap_or(path)
@@ -109,7 +108,7 @@ pub(crate) fn keyed(key: &str) -> OutboxMessage {
 }
 
 /// Why a message was not published.
-#[cfg(feature = "broker")]
+#[cfg(any(feature = "broker", feature = "http"))]
 pub(crate) fn reason(published: Published) -> String {
     match published.refusal {
         Some(Refusal::Later { reason, .. } | Refusal::Never { reason }) => reason,
@@ -118,7 +117,13 @@ pub(crate) fn reason(published: Published) -> String {
 }
 
 /// Puts a certificate of this machine and its key into a folder: `certificate.pem` and `key.pem`.
-#[cfg(any(feature = "mqtt", feature = "rabbitmq"))]
+#[cfg(any(
+    feature = "http",
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
 pub(crate) fn certify(folder: &std::path::Path) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(folder.join("certificate.pem"), made.cert.pem()).unwrap();

@@ -12,8 +12,10 @@ use tempfile::TempDir;
 use testbed::{Program, broker_takes_part, free_port};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::{Arrived, Broker};
+use crate::{PATIENCE, patience};
 
 const PROGRAM: &str = "mosquitto";
 /// Everything stays for a subscriber that is away, however much it is.
@@ -60,7 +62,9 @@ impl Mqtt {
         }
         let (tell, mut seen) = watch::channel(Seen::default());
         let reader = tokio::spawn(read(events, Arc::new(tell)));
-        seen.wait_for(|seen| seen.is_subscribed).await.unwrap();
+        let subscribed = seen.wait_for(|seen| seen.is_subscribed);
+        let subscribed = timeout(PATIENCE, subscribed).await;
+        drop(subscribed.expect("the subscriber subscribes").unwrap());
         Some(Self {
             folder,
             port,
@@ -148,8 +152,10 @@ impl Broker for Mqtt {
             .publish(MARK, QoS::AtLeastOnce, false, mark.to_string());
         marked.await.unwrap();
         let mut seen = self.seen.clone();
-        let seen = seen.wait_for(|seen| seen.mark >= mark).await.unwrap();
-        seen.arrived.clone()
+        let patience = patience(self.count().await);
+        let marked = timeout(patience, seen.wait_for(|seen| seen.mark >= mark)).await;
+        let seen = marked.expect("the mark comes behind everything else");
+        seen.unwrap().arrived.clone()
     }
 
     /// It writes down what waits when it is asked to end, and only then.

@@ -10,8 +10,10 @@ use futures_util::StreamExt as _;
 use outbox_sinks::NatsSink;
 use tempfile::TempDir;
 use testbed::{Program, broker_takes_part, free_port};
+use tokio::time::timeout;
 
 use super::{Arrived, Broker};
+use crate::patience;
 
 const PROGRAM: &str = "nats-server";
 const STREAM: &str = "ORDERS";
@@ -104,7 +106,8 @@ impl Broker for Nats {
             assert_eq!(text("Nats-Msg-Id"), text("ce-id"));
             Arrived::with(text, &message.payload)
         });
-        arrived.collect().await
+        let arrived = timeout(patience(count), arrived.collect()).await;
+        arrived.expect("what the stream counts can be read")
     }
 
     async fn stop(&mut self) {
@@ -121,7 +124,7 @@ mod tests {
     use outbox_sinks::{Published, Refusal, Sink as _};
 
     use super::*;
-    use crate::brokers::{keyed, reason};
+    use crate::brokers::{certify, keyed, reason};
     use crate::{TIMEOUT, message};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -158,6 +161,24 @@ mod tests {
             sink.publish(&[large.clone()]).await,
             Published::all(&[large])
         );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_message_that_would_be_a_command_is_refused_and_not_sent() {
+        let Some(broker) = Nats::start().await else {
+            return;
+        };
+        let sink = NatsSink::to(broker.url(), STREAM).subject("{key}");
+        let sink = sink.build().unwrap();
+        let mut command = keyed(&format!("$JS.API.STREAM.PURGE.{STREAM}"));
+        command.payload = Vec::new();
+        let messages = [keyed("orders.1"), command, keyed("orders.2")];
+        let published = sink.publish(&messages).await;
+        assert_eq!(published.confirmed, 1);
+        let never = matches!(published.refusal, Some(Refusal::Never { .. }));
+        let reason = reason(published);
+        assert!(never && reason.contains("is NATS's own"), "{reason}");
+        assert_eq!(broker.count().await, 1, "nothing was removed");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,5 +263,37 @@ mod tests {
             problem.contains("no stream found for given subject: the subject \"orders\""),
             "{problem}"
         );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_is_encrypted_and_the_server_is_who_it_says() {
+        if !broker_takes_part("nats", PROGRAM) {
+            return;
+        }
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        certify(folder.path());
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (certificate, key) = (path("certificate.pem"), path("key.pem"));
+        let encrypted = ["--tls", "--tlscert", &certificate, "--tlskey", &key];
+        let _server = serve(&folder, port, &encrypted).await;
+        let url = format!("tls://127.0.0.1:{port}");
+        let observer = ConnectOptions::new().add_root_certificates(certificate.clone().into());
+        let observer = jetstream::new(observer.connect(&url).await.unwrap());
+        let mut stored = observer.create_stream(stream()).await.unwrap();
+        let to = || NatsSink::to(&url, STREAM).subject("orders.{key}");
+        let sink = to().root_certificates(&certificate).build().unwrap();
+        sink.check().await.unwrap();
+        assert_eq!(
+            sink.publish(&[message()]).await,
+            Published::all(&[message()])
+        );
+        assert_eq!(stored.info().await.unwrap().state.messages, 1);
+        for (sink, expected) in [
+            (to(), "certificate"),
+            (to().root_certificates("/absent.pem"), "/absent.pem"),
+        ] {
+            let problem = sink.build().unwrap().check().await.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
     }
 }

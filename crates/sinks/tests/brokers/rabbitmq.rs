@@ -13,8 +13,10 @@ use outbox_sinks::RabbitMqSink;
 use tempfile::TempDir;
 use testbed::{Program, broker_takes_part, free_port};
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Arrived, Broker, certify};
+use crate::patience;
 
 /// Not the one on the path, which wants to be somebody else.
 const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
@@ -180,7 +182,12 @@ impl Broker for RabbitMq {
                 FieldTable::default(),
             );
             let mut consumer = consumer.await.unwrap().take(waiting);
-            while let Some(delivery) = consumer.next().await {
+            let until = Instant::now() + patience(waiting);
+            let mut next = async || {
+                let next = timeout_at(until, consumer.next()).await;
+                next.expect("what the queue counts can be read")
+            };
+            while let Some(delivery) = next().await {
                 let delivery = delivery.unwrap();
                 let headers = delivery.properties.headers().as_ref().unwrap().inner();
                 let header = |name: &str| {

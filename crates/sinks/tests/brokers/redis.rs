@@ -9,8 +9,10 @@ use redis::streams::StreamRangeReply;
 use redis::{AsyncCommands as _, AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
 use testbed::{Program, broker_takes_part, free_port};
+use tokio::time::Instant;
 
 use super::{Arrived, Broker};
+use crate::{GLANCE, PATIENCE};
 
 const PROGRAM: &str = "redis-server";
 const STREAM: &str = "orders";
@@ -112,8 +114,10 @@ impl Broker for Redis {
             let mut client = self.connect().await?;
             redis::cmd("PING").query_async::<String>(&mut client).await
         };
-        while ping().await.is_err() {
-            tokio::task::yield_now().await;
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = ping().await {
+            assert!(Instant::now() < until, "Redis is not ready: {error}");
+            tokio::time::sleep(GLANCE).await;
         }
     }
 }
@@ -122,7 +126,7 @@ mod tests {
     use outbox_sinks::{Published, Refusal, Sink as _};
 
     use super::*;
-    use crate::brokers::{keyed, reason};
+    use crate::brokers::{certify, keyed, reason};
     use crate::message;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,5 +199,43 @@ mod tests {
         let () = client.set(STREAM, "not a stream").await.unwrap();
         let problem = at("right", STREAM).check().await.unwrap_err();
         assert_eq!(problem, "Redis: \"orders\" is a string, not a stream");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_is_encrypted_and_the_server_is_who_it_says() {
+        if !broker_takes_part("redis", PROGRAM) {
+            return;
+        }
+        let (folder, port, encrypted_port) =
+            (tempfile::tempdir().unwrap(), free_port(), free_port());
+        certify(folder.path());
+        let certificate = folder.path().join("certificate.pem");
+        let options = [
+            ["--tls-port", &encrypted_port.to_string()],
+            ["--tls-cert-file", "certificate.pem"],
+            ["--tls-key-file", "key.pem"],
+            ["--tls-ca-cert-file", "certificate.pem"],
+            ["--tls-auth-clients", "no"],
+        ];
+        let _server = serve(&folder, port, options.as_flattened()).await;
+        let url = format!("rediss://127.0.0.1:{encrypted_port}");
+        let to = || RedisSink::to(&url).stream(STREAM);
+        let sink = to().root_certificates(&certificate).build().unwrap();
+        sink.check().await.unwrap();
+        assert_eq!(
+            sink.publish(&[message()]).await,
+            Published::all(&[message()])
+        );
+        let client = Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut client = client.get_multiplexed_async_connection().await.unwrap();
+        let length: usize = client.xlen(STREAM).await.unwrap();
+        assert_eq!(length, 1);
+        for (sink, expected) in [
+            (to(), "certificate"),
+            (to().root_certificates("/absent.pem"), "/absent.pem"),
+        ] {
+            let problem = sink.build().unwrap().check().await.unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
     }
 }

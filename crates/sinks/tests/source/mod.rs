@@ -9,8 +9,7 @@ use sqlx::{Sqlite, SqlitePool};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const PATIENCE_PER_MESSAGE: Duration = Duration::from_millis(5);
+use crate::patience;
 
 /// An outbox of its own.
 pub(crate) struct Source {
@@ -47,8 +46,7 @@ impl Source {
 
     /// Waits until so many are settled.
     pub(crate) async fn settled(&self, count: usize) {
-        let until =
-            Instant::now() + PATIENCE + PATIENCE_PER_MESSAGE * u32::try_from(count).unwrap();
+        let until = Instant::now() + patience(count);
         let count = i64::try_from(count).unwrap();
         loop {
             let stats = self.handle.outbox().stats().await.unwrap();

@@ -1,14 +1,19 @@
 //! Clients without an outbox: a window under way, and the next message when the first of them is acknowledged.
 
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 
 use super::{Bare, Letter, WINDOW};
 use crate::brokers::Broker as _;
 
 /// A message that is on its way.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 struct Sent<A>(A);
 
 /// Sends all, and never has more than a window under way.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 async fn slide<A>(
     letters: &[Letter],
     mut send: impl AsyncFnMut(&Letter) -> Sent<A>,
@@ -25,6 +30,52 @@ async fn slide<A>(
     }
     for Sent(next) in under_way {
         wait(next).await;
+    }
+}
+
+impl Bare for crate::brokers::Lines {
+    /// Lines of JSON, of which a window is on disk before the next one is written.
+    async fn publish_bare(&self, letters: &[Letter]) {
+        let mut file = BufWriter::new(File::create(format!("{}.bare", self.url())).unwrap());
+        for some in letters.chunks(WINDOW) {
+            for Letter {
+                id,
+                headers,
+                payload,
+            } in some
+            {
+                let headers: serde_json::Map<_, _> = headers
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
+                    .collect();
+                let payload = std::str::from_utf8(payload).unwrap();
+                let line = serde_json::json!({ "id": id, "headers": headers, "payload": payload });
+                writeln!(file, "{line}").unwrap();
+            }
+            file.flush().unwrap();
+            file.get_ref().sync_data().unwrap();
+        }
+    }
+}
+
+#[cfg(feature = "http")]
+impl Bare for crate::brokers::Http {
+    /// One after the other, as they have to be.
+    const ENOUGH: usize = 10_000;
+
+    async fn publish_bare(&self, letters: &[Letter]) {
+        let (client, url) = (reqwest::Client::new(), self.url());
+        for letter in letters {
+            let mut request = client
+                .post(&url)
+                .header("content-type", "application/json")
+                .header("idempotency-key", &letter.id);
+            for (name, value) in &letter.headers {
+                request = request.header(*name, value);
+            }
+            let answer = request.body(letter.payload.clone()).send().await.unwrap();
+            assert!(answer.status().is_success(), "{answer:?}");
+        }
     }
 }
 

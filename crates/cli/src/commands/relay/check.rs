@@ -1,5 +1,7 @@
 //! `outbox relay --check`: every database and every broker is tried, and all that is wrong is said.
 
+use std::path::Path;
+
 use outbox::{Backend, Schema};
 use outbox_sinks::Sink as _;
 use serde_json::{Value, json};
@@ -18,6 +20,7 @@ struct Tried {
 }
 
 pub(super) async fn run(
+    path: &Path,
     config: &Config,
     sinks: &[AnySink],
     output: &mut Output,
@@ -54,7 +57,7 @@ pub(super) async fn run(
     let wrong = failures.count() + 1;
     Err(Failure::new(
         first.code(),
-        format!("{wrong} of {count} cannot be used yet"),
+        format!("{}: {wrong} of {count} cannot be used yet", path.display()),
     ))
 }
 

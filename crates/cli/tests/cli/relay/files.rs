@@ -72,22 +72,36 @@ fn a_configuration_to_begin_with_is_written_once_and_works() {
 
 #[test]
 fn a_broker_that_cannot_be_reached_is_named_and_its_password_is_not() {
-    let nobody = testbed::free_port();
-    for broker in ["nats", "redis", "rabbitmq", "mqtt"] {
-        let (scheme, more) = match broker {
-            "nats" => ("nats", "stream = \"S\""),
-            "rabbitmq" => ("amqp", ""),
-            scheme => (scheme, ""),
-        };
+    let nobody = format!("127.0.0.1:{}", testbed::free_port());
+    let url = |scheme: &str| format!("url = \"{scheme}://me:s3cret@{nobody}\"");
+    let mut brokers = vec![
+        ("http", url("http")),
+        ("nats", format!("{}\nstream = \"S\"", url("nats"))),
+        ("rabbitmq", url("amqp")),
+        ("redis", url("redis")),
+        ("mqtt", url("mqtt")),
+    ];
+    if cfg!(feature = "kafka") {
+        let password = "set = { \"sasl.password\" = \"s3cret\" }";
+        let kafka = format!("servers = \"{nobody}\"\ntimeout = \"3s\"\n{password}");
+        brokers.push(("kafka", kafka));
+    }
+    for (broker, settings) in brokers {
         let folder = Folder::with(&format!(
-            "[[database]]\nname = \"shop\"\nurl = \"${{OUTBOX_DATABASE_URL}}\"\n\
-             [[route]]\nqueues = [\"orders\"]\n\
-             [route.{broker}]\nurl = \"{scheme}://me:s3cret@127.0.0.1:{nobody}\"\n{more}\n"
+            "[[database]]\nname = \"shop\"\nurl = \"${{OUTBOX_DATABASE_URL}}\"\nmigrate = true\n\
+             [[route]]\nqueues = [\"orders\"]\n[route.{broker}]\n{settings}\n"
         ));
         let command = sqlite(&folder, "shop.db");
         let check = command.run(&["relay", "--check", "--config", &folder.config()]);
-        let said = format!("{}{}", check.fails(6), check.printed());
-        assert!(said.contains(&format!("orders → {broker}  ")), "{said}");
+        let complaint = check.fails(6);
+        let expected = format!("{}: 1 of 2 cannot be used yet", folder.config());
+        assert!(complaint.contains(&expected), "{complaint}");
+        let printed = check.printed();
+        let start = format!("orders → {broker}  ");
+        let line = printed.lines().find(|line| line.starts_with(&start));
+        let line = line.unwrap_or_else(|| panic!("{broker}: {printed}"));
+        assert!(line.contains(&nobody), "{line}");
+        let said = format!("{complaint}{printed}");
         assert!(!said.contains("s3cret"), "{said}");
     }
 }
