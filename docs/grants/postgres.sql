@@ -1,6 +1,7 @@
 -- What each account needs on PostgreSQL. Run it as an administrator, in the application's database, with
 -- your accounts' names for outbox_migrations, outbox_worker and outbox_producer. The first part comes
--- before the first migration, the second after every migration.
+-- before the first migration, the second after every migration. USAGE and EXECUTE are what PUBLIC usually has; here
+-- nothing is left to that.
 
 -- 1. Before: whoever migrates owns the tables, and runs `repair` after a restore.
 GRANT USAGE, CREATE ON SCHEMA public TO outbox_migrations;

@@ -1,8 +1,9 @@
-//! Least privilege: each account gets by with the grants that the documentation gives it, and can do
-//! nothing else. On every database that has accounts.
+//! Least privilege: each account gets by with the grants that the documentation gives it, can do nothing
+//! else, and needs every one of them. On every database that has accounts.
 #![cfg(all(feature = "testing", any(feature = "postgres", feature = "mysql")))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod accounts;
 #[expect(
     dead_code,
     unused_imports,
@@ -15,133 +16,22 @@ mod servers;
 
 use std::time::Duration;
 
+use accounts::{Accounts, MIGRATIONS, PRODUCER, WORKER, duties, run, schema};
 use conformance::any_language::{Call, Routine};
 use conformance::stage::{ONE, quick, text_message};
 use conformance::{Collector, Dialect, Stage};
-use outbox::{DeadLetterFilter, MessageResult, Outbox, OutboxError, Schema, Severity, TablePrefix};
+use outbox::{DeadLetterFilter, MessageResult, Outbox, OutboxError, Severity};
 use servers::on_every_server;
-use sqlx::Pool;
-use testbed::{Database, Server, with_database};
+use testbed::{Server, with_database};
 
 on_every_server!(
     each_account_gets_by_with_its_grants,
     a_process_without_workers_needs_a_registered_queue,
     whoever_may_not_migrate_is_told_what_it_takes,
+    a_producer_needs_each_of_its_grants,
+    a_worker_needs_each_of_its_grants,
+    migrations_need_each_of_their_grants,
 );
-
-const ACCOUNTS: [&str; 3] = ["outbox_migrations", "outbox_worker", "outbox_producer"];
-const PASSWORD: &str = "only-for-this-test";
-
-/// The statements of both parts, with this test's names for the accounts.
-fn grants(server: Server, suffix: &str) -> [Vec<String>; 2] {
-    let text = match server {
-        Server::Postgres => include_str!("../../../docs/grants/postgres.sql"),
-        _ => include_str!("../../../docs/grants/mysql.sql"),
-    };
-    let (before, after) = text.split_once("-- 2.").unwrap();
-    [before, after].map(|part| {
-        let lines: String = part
-            .lines()
-            .filter(|line| line.starts_with("GRANT") || line.starts_with("    "))
-            .map(|line| format!("{line}\n"))
-            .collect();
-        let named = ACCOUNTS.iter().fold(lines, |lines, account| {
-            lines.replace(account, &account_name(account, suffix))
-        });
-        let statements = named.split(";\n").filter(|one| !one.is_empty());
-        statements.map(str::to_owned).collect()
-    })
-}
-
-/// Accounts are known to the whole server.
-fn account_name(account: &str, suffix: &str) -> String {
-    format!("{}_{suffix}", &account["outbox_".len()..][..6])
-}
-
-/// The database's address for another account.
-fn url_for(database: &Database, account: &str) -> String {
-    let (scheme, rest) = database.url().split_once("://").unwrap();
-    let (_, place) = rest.split_once('@').unwrap();
-    format!("{scheme}://{account}:{PASSWORD}@{place}")
-}
-
-struct Accounts<DB: Dialect> {
-    admin: Pool<DB>,
-    suffix: String,
-    migrations: Pool<DB>,
-    worker: Pool<DB>,
-    producer: Pool<DB>,
-}
-
-impl<DB: Dialect> Accounts<DB> {
-    async fn make(database: &Database) -> Self {
-        let admin = DB::connect(database.url(), 2).await;
-        let name = database.url().rsplit('/').next().unwrap();
-        let suffix: String = name.chars().rev().take(12).collect();
-        for account in ACCOUNTS {
-            let name = account_name(account, &suffix);
-            let create = match database.server() {
-                Server::Postgres => format!("CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'"),
-                _ => format!("CREATE USER {name} IDENTIFIED BY '{PASSWORD}'"),
-            };
-            run(&admin, &create).await.unwrap();
-        }
-        let pool = async |account| {
-            let url = url_for(database, &account_name(account, &suffix));
-            DB::connect(&url, 6).await
-        };
-        let [before, after] = grants(database.server(), &suffix);
-        for statement in before {
-            run(&admin, &statement).await.unwrap();
-        }
-        let migrations = pool(ACCOUNTS[0]).await;
-        schema(&migrations).up().await.unwrap();
-        for statement in after {
-            run(&admin, &statement).await.unwrap();
-        }
-        Self {
-            migrations,
-            worker: pool(ACCOUNTS[1]).await,
-            producer: pool(ACCOUNTS[2]).await,
-            admin,
-            suffix,
-        }
-    }
-
-    /// Accounts are not part of the database, and would stay.
-    async fn remove(self, server: Server) {
-        schema(&self.migrations).down().await.unwrap();
-        for pool in [self.migrations, self.worker, self.producer] {
-            pool.close().await;
-        }
-        for account in ACCOUNTS {
-            let name = account_name(account, &self.suffix);
-            if server == Server::Postgres {
-                run(&self.admin, &format!("DROP OWNED BY {name}"))
-                    .await
-                    .unwrap();
-            }
-            let kind = if server == Server::Postgres {
-                "ROLE"
-            } else {
-                "USER"
-            };
-            run(&self.admin, &format!("DROP {kind} {name}"))
-                .await
-                .unwrap();
-        }
-        self.admin.close().await;
-    }
-}
-
-fn schema<DB: Dialect>(pool: &Pool<DB>) -> Schema<DB> {
-    Schema::new(pool.clone(), &TablePrefix::default())
-}
-
-async fn run<DB: Dialect>(pool: &Pool<DB>, sql: &str) -> Result<(), sqlx::Error> {
-    let mut connection = pool.acquire().await.unwrap();
-    DB::run(&mut connection, sql.to_owned()).await
-}
 
 async fn each_account_gets_by_with_its_grants<DB: Routine>(server: Server) {
     if !server.takes_part() {
@@ -258,7 +148,7 @@ async fn each_account_gets_by_with_its_grants<DB: Routine>(server: Server) {
             0
         );
         drop(stage);
-        accounts.remove(server).await;
+        accounts.remove().await;
     })
     .await;
 }
@@ -278,7 +168,7 @@ async fn a_process_without_workers_needs_a_registered_queue<DB: Dialect>(server:
         let handled = producer().queue("orders", ONE).leased(Collector::new());
         let error = handled.start().await.unwrap_err();
         assert!(error.to_string().contains("without_workers"), "{error}");
-        accounts.remove(server).await;
+        accounts.remove().await;
     })
     .await;
 }
@@ -292,14 +182,97 @@ async fn whoever_may_not_migrate_is_told_what_it_takes<DB: Dialect>(server: Serv
         schema(&accounts.migrations).down().await.unwrap();
         if server != Server::Postgres {
             // All but routines.
-            let worker = account_name(ACCOUNTS[1], &accounts.suffix);
+            let worker = accounts.name(WORKER);
             let most = format!("GRANT SELECT, INSERT, UPDATE, CREATE, DROP ON * TO {worker}");
             run(&accounts.admin, &most).await.unwrap();
         }
         let error = schema(&accounts.worker).up().await.unwrap_err();
         let denied = matches!(error, OutboxError::MissingPrivilege { .. });
         assert!(denied, "{error:?}");
-        accounts.remove(server).await;
+        accounts.remove().await;
+    })
+    .await;
+}
+
+async fn a_producer_needs_each_of_its_grants<DB: Routine>(server: Server) {
+    if !server.takes_part() {
+        return;
+    }
+    with_database(server, async |database| {
+        let accounts = Accounts::<DB>::make(database).await;
+        let worker = Outbox::builder(accounts.worker.clone()).without_workers();
+        let worker = worker.queue("orders", ONE).produce_only().start().await;
+        worker.unwrap().stop().await;
+        // A payload without a type is taken for text.
+        let by_hand = match server {
+            Server::Postgres => "SELECT outbox_enqueue('orders', NULL, 't', 'text')",
+            _ => "CALL outbox_enqueue('orders', NULL, 't', 'text', NULL)",
+        };
+        let duty =
+            async |accounts: &Accounts<DB>, _| duties::produce(&accounts.producer, by_hand).await;
+        let unneeded = accounts.unneeded(PRODUCER, duty).await;
+        assert!(unneeded.is_empty(), "{unneeded:#?}");
+        accounts.remove().await;
+    })
+    .await;
+}
+
+async fn a_worker_needs_each_of_its_grants<DB: Dialect>(server: Server) {
+    if !server.takes_part() {
+        return;
+    }
+    with_database(server, async |database| {
+        let accounts = Accounts::<DB>::make(database).await;
+        let stage = Stage::<DB> {
+            url: database.url().to_owned(),
+            pool: accounts.admin.clone(),
+        };
+        // Whoever goes step by step has a clock that can be moved. It is there, and would be made if it were not.
+        let worker = accounts.name(WORKER);
+        let place = match server {
+            Server::Postgres => "SCHEMA public",
+            _ => "outbox_clock",
+        };
+        for statement in [
+            "CREATE TABLE outbox_clock (moved_millis BIGINT NOT NULL)".to_owned(),
+            format!("GRANT SELECT ON outbox_clock TO {worker}"),
+            format!("GRANT CREATE ON {place} TO {worker}"),
+        ] {
+            stage.run(statement).await;
+        }
+        let mut round = 0;
+        let duty = async |accounts: &Accounts<DB>, patience| {
+            round += 1;
+            // A queue of its own, whatever the round before has left undone.
+            duties::work(&accounts.worker, &format!("orders-{round}")).await?;
+            duties::take_part(&stage, &accounts.worker, patience).await
+        };
+        let unneeded = accounts.unneeded(WORKER, duty).await;
+        assert!(unneeded.is_empty(), "{unneeded:#?}");
+        stage.run("DROP TABLE outbox_clock").await;
+        drop(stage);
+        accounts.remove().await;
+    })
+    .await;
+}
+
+async fn migrations_need_each_of_their_grants<DB: Dialect>(server: Server) {
+    if !server.takes_part() {
+        return;
+    }
+    with_database(server, async |database| {
+        let accounts = Accounts::<DB>::make(database).await;
+        let duty = async |accounts: &Accounts<DB>, _| {
+            // Whatever the round before has left.
+            schema(&accounts.admin).down().await?;
+            let sessions = accounts.fresh(MIGRATIONS).await;
+            let done = duties::migrate(&sessions).await;
+            sessions.close().await;
+            done
+        };
+        let unneeded = accounts.unneeded(MIGRATIONS, duty).await;
+        assert!(unneeded.is_empty(), "{unneeded:#?}");
+        accounts.remove().await;
     })
     .await;
 }

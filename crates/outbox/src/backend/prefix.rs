@@ -92,7 +92,7 @@ macro_rules! statements {
                 prefix: &crate::backend::TablePrefix,
                 time: crate::backend::TimeSource,
             ) -> Self {
-                let now = time.expression(NOW);
+                let now = time.expression(NOW, INTEGER);
                 let fill = |template: &str| {
                     #[cfg(mutants)]
                     let template = &crate::mutants::changed(template);

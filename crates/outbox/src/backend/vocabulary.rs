@@ -234,12 +234,13 @@ pub enum TimeSource {
 }
 
 impl TimeSource {
-    /// The expression, given that of the clock.
-    pub(super) fn expression(self, clock: &str) -> String {
+    /// The expression, given that of the clock, and what the database calls integers: sums are none.
+    pub(super) fn expression(self, clock: &str, integer: &str) -> String {
         match self {
             Self::Clock => clock.to_owned(),
             Self::MovedClock => {
-                format!("({clock} + (SELECT COALESCE(SUM(moved_millis), 0) FROM {{prefix}}clock))")
+                let moved = "(SELECT COALESCE(SUM(moved_millis), 0) FROM {prefix}clock)";
+                format!("CAST({clock} + {moved} AS {integer})")
             }
         }
     }

@@ -37,6 +37,7 @@ use crate::queue::{Partitions, QueueName};
 /// The time of the statement, in milliseconds. From UTC, for an hour of local time comes twice a year.
 const NOW: &str = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) \
                    DIV 1000)";
+const INTEGER: &str = "SIGNED";
 
 /// Two statements in one round trip: the first is for the next transaction only.
 const BEGIN_OURS: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";

@@ -34,6 +34,7 @@ use signals::Ear;
 
 /// The time of the moment, in milliseconds; not that of the transaction's start.
 const NOW: &str = "(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) * 1000)::bigint";
+const INTEGER: &str = "BIGINT";
 
 /// The most ids in a run: as many as fit into a page beside others without being packed, which would
 /// cost more than it saves.

@@ -29,6 +29,7 @@ use crate::queue::{Partitions, QueueName};
 
 /// The time of the statement, in milliseconds.
 const NOW: &str = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
+const INTEGER: &str = "INTEGER";
 
 /// How often the file's version is looked at.
 const WATCH: Duration = Duration::from_millis(20);
