@@ -79,9 +79,10 @@ struct Room {
     /// What was removed since it was last given back, and how much it takes for the next time.
     removed: u64,
     worth_while: Option<u64>,
-    /// How often that was tried since, and when it is tried again.
+    /// How often that was tried since, when it is tried again, and what was removed since the last try.
     tries: u32,
     at: Instant,
+    untried: u64,
 }
 
 /// How giving room back went.
@@ -99,13 +100,16 @@ impl Room {
             worth_while: Some(WORTH_WHILE),
             tries: 0,
             at: now,
+            untried: 0,
         }
     }
 
-    /// Messages have gone. What was tried before was with fewer.
+    /// Messages have gone. Many more than at the last try are worth as many tries again; a few are not,
+    /// or whoever holds room for long would have it tried for as long.
     fn removed(&mut self, messages: u64, now: Instant) {
         self.removed += messages;
-        if messages > 0 {
+        self.untried += messages;
+        if self.untried >= WORTH_WHILE {
             (self.tries, self.at) = (0, now);
         }
     }
@@ -118,6 +122,7 @@ impl Room {
     /// Answers after how long to try again, if at all.
     fn tried(&mut self, attempt: Attempt, now: Instant) -> Option<Duration> {
         self.tries += 1;
+        self.untried = 0;
         let again = match attempt {
             Attempt::Made(reclaimed) => reclaimed.is_some_and(|reclaimed| reclaimed.held),
             Attempt::Failed => true,
@@ -244,12 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn more_that_has_gone_begins_anew() {
+    fn another_burst_that_has_gone_begins_anew() {
         let now = Instant::now();
         let mut room = full(now);
         for _ in 0..5 {
             room.tried(made(0, true), now);
         }
+        assert_eq!(room.at, now + 16 * REST);
+        room.removed(WORTH_WHILE - 1, now);
         assert_eq!(room.at, now + 16 * REST);
         room.removed(1, now);
         assert_eq!(room.at, now);
