@@ -122,8 +122,11 @@ crash_servers() {
   for database in "${!server_pid[@]}"; do
     pid=${server_pid[$database]}
     if ! alive "$pid"; then continue; fi
+    stage[$database]=stopped
     read -r -a children <"/proc/$pid/task/$pid/children" || true
     kill -KILL "$pid" "${children[@]}" || true
+    # Bash reports each process that it sees die; waiting makes it do so here, where nobody listens.
+    wait "$pid" || true
     for pid in "${children[@]}"; do
       while [[ $(process_state "$pid") == [!Z]* ]] && ((SECONDS < deadline)); do sleep 0.02; done
     done
@@ -134,6 +137,7 @@ crash_servers() {
 # Asks one server to end, and gives it time to put its affairs in order.
 shut_down() { # DATABASE
   if alive "${server_pid[$1]}"; then
+    stage[$1]=stopped
     kill -"$(shutdown_signal "$1")" "${server_pid[$1]}"
     wait_until_gone "$stop_limit_seconds" "${server_pid[$1]}"
   fi
