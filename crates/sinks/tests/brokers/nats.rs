@@ -277,11 +277,17 @@ mod tests {
         let encrypted = ["--tls", "--tlscert", &certificate, "--tlskey", &key];
         let _server = serve(&folder, port, &encrypted).await;
         let url = format!("tls://127.0.0.1:{port}");
+        let to = || NatsSink::to(&url, STREAM).subject("orders.{key}");
+        let sink = to().root_certificates(&certificate).build().unwrap();
+        // It goes first: whoever has no cryptography of his own takes the one that it chooses.
+        let problem = sink.check().await.unwrap_err();
+        assert!(
+            problem.contains(STREAM),
+            "there is no stream yet: {problem}"
+        );
         let observer = ConnectOptions::new().add_root_certificates(certificate.clone().into());
         let observer = jetstream::new(observer.connect(&url).await.unwrap());
         let mut stored = observer.create_stream(stream()).await.unwrap();
-        let to = || NatsSink::to(&url, STREAM).subject("orders.{key}");
-        let sink = to().root_certificates(&certificate).build().unwrap();
         sink.check().await.unwrap();
         assert_eq!(
             sink.publish(&[message()]).await,
