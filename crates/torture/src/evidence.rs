@@ -66,6 +66,8 @@ pub(crate) struct Partition {
     pub(crate) last_seq: i64,
     pub(crate) processed_seq: i64,
     pub(crate) epoch: i64,
+    /// Somebody holds it whose lease has run out.
+    pub(crate) overdue: bool,
 }
 
 /// All of it.
@@ -95,6 +97,24 @@ pub(crate) struct Evidence {
     pub(crate) stuck: Vec<String>,
     /// What should have gone and has not.
     pub(crate) left: Vec<String>,
+}
+
+/// A machine that does not look at its database for so long may lose a lease, in milliseconds.
+const HALT: i64 = 1_000;
+
+impl Evidence {
+    /// What was seen while nobody had a reason to change hands.
+    pub(crate) fn calm_looks(&self) -> Vec<&Look> {
+        let (from, to) = self.calm;
+        let calm = |look: &&Look| (from..=to).contains(&look.at);
+        self.looks.iter().filter(calm).collect()
+    }
+
+    /// Whether the machine itself stood still then.
+    pub(crate) fn halted_in_calm(&self) -> bool {
+        let looks = self.calm_looks();
+        looks.windows(2).any(|pair| pair[1].at - pair[0].at > HALT)
+    }
 }
 
 fn long<DB: Dialect>(expression: &str) -> String {
@@ -127,19 +147,24 @@ pub(crate) async fn look<DB: Dialect>(pool: &Pool<DB>) -> Result<Look> {
 
 async fn partitions<DB: Dialect>(pool: &Pool<DB>) -> Result<Vec<Partition>> {
     let sql = format!(
-        "SELECT {}, {}, p.last_seq, c.processed_seq, c.epoch FROM outbox_partitions p \
+        "SELECT {}, {}, p.last_seq, c.processed_seq, c.epoch, {} FROM outbox_partitions p \
          JOIN outbox_processors c ON c.partition_id = p.partition_id ORDER BY p.partition_id",
         queue::<DB>(),
-        long::<DB>("p.partition")
+        long::<DB>("p.partition"),
+        long::<DB>(&format!(
+            "CASE WHEN c.holder IS NOT NULL AND c.lease_until < {} THEN 1 ELSE 0 END",
+            DB::NOW
+        ))
     );
     let found = rows(pool, sql).await?.into_iter();
-    let partition = |[queue, partition, last_seq, processed_seq, epoch]: [i64; 5]| {
+    let partition = |[queue, partition, last_seq, processed_seq, epoch, overdue]: [i64; 6]| {
         Some(Partition {
             queue: Queue::of(queue)?,
             partition,
             last_seq,
             processed_seq,
             epoch,
+            overdue: overdue == 1,
         })
     };
     Ok(found.filter_map(partition).collect())

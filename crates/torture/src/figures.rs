@@ -99,6 +99,7 @@ mod tests {
                 last_seq,
                 processed_seq,
                 epoch: 1,
+                overdue: false,
             }],
         };
         // Nothing to do, then work that is done after 20, then work that is left.

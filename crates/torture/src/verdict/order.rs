@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Invariant, Place, Verdict};
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Look};
 use crate::ledger::Delivery;
 use crate::script::Queue;
 
@@ -139,14 +139,13 @@ pub(super) fn epochs(evidence: &Evidence, verdict: &mut Verdict) {
     }
 }
 
-/// Who holds a lease and can renew it keeps it.
+/// In how many looks in a row a lease has to have run out for it not to be renewed any more.
+const OVERDUE: usize = 4;
+
+/// Who holds a lease and can renew it keeps it, and does renew it.
 pub(super) fn kept_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
-    let (from, to) = evidence.calm;
-    let mut looks = evidence
-        .looks
-        .iter()
-        .filter(|look| from <= look.at && look.at <= to);
-    let (Some(first), Some(last)) = (looks.next(), looks.next_back()) else {
+    let looks = evidence.calm_looks();
+    let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
         return;
     };
     let pairs = first.partitions.iter().zip(&last.partitions);
@@ -159,5 +158,21 @@ pub(super) fn kept_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
         verdict.say(Invariant::EpochsGrow, || {
             format!("leases changed hands {changes} times for no reason")
         });
+    }
+    for row in looks.windows(OVERDUE) {
+        for (place, one) in row[0].partitions.iter().enumerate() {
+            let is_overdue = |look: &&Look| {
+                let same = look
+                    .partitions
+                    .get(place)
+                    .filter(|it| it.epoch == one.epoch);
+                same.is_some_and(|it| it.overdue)
+            };
+            if row.iter().all(is_overdue) && !evidence.halted_in_calm() {
+                verdict.say(Invariant::EpochsGrow, || {
+                    format!("nobody renewed the lease of {one:?}")
+                });
+            }
+        }
     }
 }

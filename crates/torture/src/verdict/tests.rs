@@ -43,6 +43,7 @@ fn good() -> Evidence {
             last_seq: 2,
             processed_seq: 2,
             epoch: 1,
+            overdue: false,
         });
     }
     evidence.effects.push(Effect {
@@ -224,4 +225,21 @@ fn what_is_tried_twice_in_calm_is_seen() {
     };
     assert_eq!(tried(false), [Invariant::AttemptsExplained]);
     assert_eq!(tried(true), []);
+}
+
+#[test]
+fn a_lease_that_nobody_renews_is_seen() {
+    let overdue = |looks: i64| {
+        found(|evidence| {
+            evidence.calm = (200, 3_000);
+            for at in 0..looks {
+                let mut partitions = evidence.partitions.clone();
+                partitions[0].overdue = true;
+                let at = 200 + at * 250;
+                evidence.looks.push(Look { at, partitions });
+            }
+        })
+    };
+    assert_eq!(overdue(3), []);
+    assert_eq!(overdue(4), [Invariant::EpochsGrow]);
 }

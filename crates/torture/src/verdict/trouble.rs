@@ -18,9 +18,6 @@ const SETTLED_WITHIN: i64 = 2_000;
 /// five seconds for a connection.
 const BACK_WITHIN: i64 = 7_000;
 
-/// A machine that does not look at its database for so long may lose a lease, in milliseconds.
-const HALT: i64 = 1_000;
-
 /// When each partition handled its probe.
 pub(super) fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
     let effects = evidence.effects.iter().map(|effect| {
@@ -78,12 +75,10 @@ pub(super) fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
 
 /// Where nothing fails and the machine does not halt, nothing is tried twice.
 pub(super) fn once_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
-    let (from, to) = evidence.calm;
-    let looks = evidence.looks.iter().map(|look| look.at);
-    let looks: Vec<i64> = looks.filter(|at| (from..=to).contains(at)).collect();
-    if looks.windows(2).any(|pair| pair[1] - pair[0] > HALT) {
+    if evidence.halted_in_calm() {
         return;
     }
+    let (from, to) = evidence.calm;
     let effects = evidence.effects.iter();
     let effects = effects.map(|one| (one.at, one.attempts, format!("{one:?}")));
     let deliveries = evidence.deliveries.iter();
