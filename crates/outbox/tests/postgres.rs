@@ -132,13 +132,18 @@ async fn the_limit_of_calls_is_a_setting() {
     .await;
 }
 
+/// Lets the transactions of connections that are made from now on be serializable, unless they say otherwise.
+async fn be_strict_by_default(stage: &Stage<Postgres>) {
+    let name = stage.url.rsplit('/').next().unwrap();
+    let change = "SET default_transaction_isolation = 'serializable'";
+    stage.run(format!("ALTER DATABASE {name} {change}")).await;
+}
+
 #[tokio::test]
 async fn a_server_whose_default_is_serializable_changes_nothing() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
-        let name = database.url().rsplit('/').next().unwrap();
-        let change = "SET default_transaction_isolation = 'serializable'";
-        stage.run(format!("ALTER DATABASE {name} {change}")).await;
+        be_strict_by_default(&stage).await;
         let collector = Collector::new();
         let pool = stage.another_pool(8).await;
         let builder = quick(Outbox::builder(pool))
@@ -243,9 +248,7 @@ async fn a_slow_step_comes_to_its_end_beside_quick_ones() {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
         // What is not waited for is undone.
-        let name = database.url().rsplit('/').next().unwrap();
-        let change = "SET default_transaction_isolation = 'serializable'";
-        stage.run(format!("ALTER DATABASE {name} {change}")).await;
+        be_strict_by_default(&stage).await;
         let collector = Collector::new();
         let pool = stage.another_pool(8).await;
         let builder = quick(Outbox::builder(pool)).auto_migrate();
