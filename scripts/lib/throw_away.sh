@@ -8,6 +8,7 @@
 start_limit_seconds=60
 stop_limit_seconds=10
 port_tries=10
+restart_tries=3
 folder_prefix=outbox-servers.
 
 folder=
@@ -217,6 +218,9 @@ advance() { # DATABASE
   fi
   if [[ ${stage[$database]} == initialising ]]; then
     wait "${server_pid[$database]}" || start_failed "$database" "could not be initialised"
+  elif [[ ${settled[$database]:-} ]] && ((tries[$database] < restart_tries)); then
+    # Some crash now and then over what a crash has left, and come up the next time.
+    last_words "$database" "died while it started again"
   elif ! grep -q 'Address already in use' "$folder/$database.log" ||
     ((tries[$database] >= port_tries)); then
     start_failed "$database" "did not start"

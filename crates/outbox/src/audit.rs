@@ -54,7 +54,9 @@ impl<DB: Backend> Outbox<DB> {
         target: &str,
         reason: &str,
     ) -> Result<(), OutboxError> {
-        let [actor, target, reason] = [actor, target, reason].map(storable);
+        let habits = self.engine.store.habits;
+        let [actor, target, reason] =
+            [actor, target, reason].map(|text| habits.writable(storable(text)));
         let entry = NewEntry {
             actor: &actor,
             action,

@@ -15,6 +15,8 @@ mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod prefix;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
@@ -38,14 +40,16 @@ pub(crate) use connection::OwnConnection;
 pub(crate) use lane::Lane;
 pub(crate) use prefix::StatementSet;
 pub use prefix::TablePrefix;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use session::Session;
 pub(crate) use store::Store;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use transaction::ORPHAN_MILLIS;
 pub(crate) use transaction::OwnTransaction;
 pub(crate) use vocabulary::{
-    Addressed, Advance, Burial, Claimed, Commit, Conclusion, Direction, Epoch, Head, Incarnation,
-    Lease, Millis, PartitionId, Process, Pulse, ReadLimit, Reclaimed, Savepoint, Seq, Sequenced,
-    Settlement, StoredMessage, Stride, Survey, Swept, Takeover, TimeSource,
+    Addressed, Advance, Burial, Claimed, Commit, Conclusion, Direction, Epoch, Habits, Head,
+    Incarnation, Lease, Look, Millis, PartitionId, Process, Pulse, ReadLimit, Reclaimed, Savepoint,
+    Seq, Sequenced, Settlement, StoredMessage, Stride, Survey, Swept, Takeover, TimeSource,
 };
 
 /// The version of the schema this library works with.
@@ -104,11 +108,11 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
         statement: impl SqlSafeStr + Send,
     ) -> impl Future<Output = Answer<()>> + Send;
 
-    /// Whether statements need a transaction around them that asks for READ COMMITTED.
+    /// What has to be known of the server before anything else is asked of it.
     #[doc(hidden)]
-    fn needs_explicit_isolation(pool: &Pool<Self>) -> impl Future<Output = Answer<bool>> + Send {
+    fn habits(pool: &Pool<Self>) -> impl Future<Output = Answer<Habits>> + Send {
         let _ = pool;
-        std::future::ready(Ok(false))
+        std::future::ready(Ok(Habits::default()))
     }
 
     /// Brings the schema up to date. Twice: nothing. Two at once: one waits for the other.
@@ -146,7 +150,7 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
     fn survey(
         store: &Store<Self>,
         partitions: &[PartitionId],
-    ) -> impl Future<Output = Answer<Vec<Survey>>> + Send;
+    ) -> impl Future<Output = Answer<Look>> + Send;
 
     /// Gives about `limit` committed messages of each partition their numbers, more where a step costs
     /// the same and `stride` lets it grow. Never waits for a lock. Twice: the second finds nothing or the next ones.
@@ -199,9 +203,10 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
         leases: &[Lease],
     ) -> impl Future<Output = Answer<Vec<PartitionId>>> + Send;
 
-    /// Gives leases back. Those that are no longer ours are left alone.
+    /// Gives a lease back. One that is no longer ours is left alone. Never several at once: who waits for one
+    /// row that somebody has locked would keep the others locked.
     #[doc(hidden)]
-    fn release(store: &Store<Self>, leases: &[Lease]) -> impl Future<Output = Answer<()>> + Send;
+    fn release(store: &Store<Self>, lease: Lease) -> impl Future<Output = Answer<()>> + Send;
 
     /// Removes at most about `limit` settled messages of a partition.
     #[doc(hidden)]
@@ -279,6 +284,14 @@ pub trait Backend: DeadLetterVerbs + OperatorVerbs {
         session: i64,
         open_for: Duration,
     ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Ends what workers, of this process or another, have asked for and what has waited for a lock for
+    /// longer than `waited`. Most of it nobody waits for any more, which a server does not notice either.
+    #[doc(hidden)]
+    fn end_waits(store: &Store<Self>, waited: Duration) -> impl Future<Output = Answer<()>> + Send {
+        let _ = (store, waited);
+        std::future::ready(Ok(()))
+    }
 
     /// Whether the same statement may succeed later: a deadlock, a lock timeout, a shutdown.
     #[doc(hidden)]

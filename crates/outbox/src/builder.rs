@@ -432,7 +432,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         sequencer.validate()?;
 
         let mut store = Store::new(self.pool.clone(), &prefix, self.time);
-        store.explicit_isolation = DB::needs_explicit_isolation(&self.pool).await?;
+        store.habits = DB::habits(&self.pool).await?;
         if self.auto_migrate {
             DB::migrate_up(&store).await?;
         }

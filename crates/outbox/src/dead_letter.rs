@@ -246,8 +246,8 @@ impl<DB: Backend> Outbox<DB> {
         claimed: &[DeadLetter],
         reason: &str,
     ) -> Result<u64, OutboxError> {
-        self.conclude(claimed, Conclusion::Rejected(storable(reason)))
-            .await
+        let reason = self.engine.store.habits.writable(storable(reason));
+        self.conclude(claimed, Conclusion::Rejected(reason)).await
     }
 
     /// Says that nobody will handle these. Pending ones, those whose claim has run out, or claimed by

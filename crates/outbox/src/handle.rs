@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use taskward::ShutdownReport;
+use tokio::time::timeout;
 
 use crate::backend::{Backend, Lease};
-use crate::engine::Desk;
+use crate::engine::{Desk, Owed};
 use crate::outbox::Outbox;
 use crate::patience::answer_within;
 use crate::workers::Workers;
@@ -82,19 +84,21 @@ async fn give_back<DB: Backend>(outbox: &Outbox<DB>, limit: Duration) {
     if idle.is_empty() {
         return;
     }
-    let release = async {
-        for (lease, owed) in &idle {
-            if let Some(owed) = owed
-                && let Err(error) = engine.settle_owed(*lease, owed).await
-            {
-                let partition_id = lease.partition_id.0;
+    // Each by itself: one whose row somebody has locked keeps no other.
+    let release = async |(lease, owed): &(Lease, Option<Owed>)| {
+        let partition_id = lease.partition_id.0;
+        if let Some(owed) = owed {
+            let settled = engine.settle_owed(*lease, owed);
+            if let Err(error) = answer_within(limit / 2, settled).await {
                 tracing::warn!(partition_id, %error, "what was handled last will be handled again");
             }
         }
-        let leases: Vec<Lease> = idle.iter().map(|(lease, _)| *lease).collect();
-        DB::release(&engine.store, &leases).await
+        if let Err(error) = DB::release(&engine.store, *lease).await {
+            tracing::warn!(partition_id, %error, "a lease could not be released and will run out");
+        }
     };
-    if let Err(error) = answer_within(limit, release).await {
-        tracing::warn!(%error, "leases could not be released and will run out by themselves");
+    let all = join_all(idle.iter().map(release));
+    if timeout(limit, all).await.is_err() {
+        tracing::warn!("leases that could not be released in time will run out by themselves");
     }
 }

@@ -219,12 +219,15 @@ pub(crate) fn isolation(level: &str, usual: &[&str]) -> Finding {
     if usual.contains(&&*level) {
         return Finding::fine("isolation", found);
     }
-    Finding::notice(
-        "isolation",
-        found,
-        "it means nothing to the outbox, whose transactions say what they are. Those of the application that \
-         enqueue may be refused for what else they do, and have to be run again.",
-    )
+    let theirs = match &*level {
+        "read uncommitted" => "Those of the application may act on what is rolled back later.",
+        _ => {
+            "Those of the application that enqueue may be refused for what else they do, and have to be \
+             run again."
+        }
+    };
+    let ours = "it means nothing to the outbox, whose transactions say what they are";
+    Finding::notice("isolation", found, format!("{ours}. {theirs}"))
 }
 
 fn connections((used, most): (i64, i64)) -> Finding {
@@ -252,6 +255,9 @@ mod tests {
         let serializable = isolation("serializable", &usual);
         assert_eq!(serializable.severity, Severity::Notice);
         assert!(serializable.found.contains("are serializable unless"));
+        assert!(serializable.advice.contains("refused"));
+        let dirty = isolation("READ-UNCOMMITTED", &usual);
+        assert!(dirty.advice.contains("rolled back"));
     }
 
     #[test]

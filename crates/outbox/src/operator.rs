@@ -147,8 +147,7 @@ impl<DB: Backend> Outbox<DB> {
         }
         let lease = Box::pin(self.seize(queue, partition, partition_id)).await?;
         let skipped = Box::pin(self.bury_head(lease, only, reason)).await;
-        let leases = [lease];
-        let release = DB::release(&self.engine.store, &leases);
+        let release = DB::release(&self.engine.store, lease);
         if let Err(error) = answer_within(SEIZE, release).await {
             // What was done is done; the lease runs out soon.
             let partition_id = partition_id.0;
@@ -238,7 +237,7 @@ impl<DB: Backend> Outbox<DB> {
                 id: first.id,
                 seq: first.seq,
                 attempts: head.attempts,
-                reason: storable(reason),
+                reason: store.habits.writable(storable(reason)),
             }],
         };
         // Again while the lease lasts, for a second call of `skip` would bury the next one. A burial

@@ -8,7 +8,7 @@ mod wire;
 use std::time::Duration;
 
 use conformance::any_language::{Call, Routine as _};
-use conformance::stage::{ONE, quick, text_message};
+use conformance::stage::{ONE, quick, text_message, text_of};
 use conformance::{Collector, Dialect, Stage};
 use outbox::{Outbox, OutboxHandle, OutboxProfile, Partitions, Schema, TablePrefix, WorkerTuning};
 use sqlx::Postgres;
@@ -163,13 +163,29 @@ async fn a_server_whose_default_is_serializable_changes_nothing() {
     .await;
 }
 
-/// As if every look walked over millions of rows.
-const SLOW_LOOKS: &str = "
-    ALTER TABLE outbox_queues RENAME TO quick_queues;
-    CREATE VIEW outbox_queues AS SELECT * FROM quick_queues WHERE pg_sleep(0.15) IS NOT NULL";
+/// As if every look walked over so many rows that it takes this long.
+fn slow_looks(seconds: f64) -> String {
+    format!(
+        "ALTER TABLE outbox_queues RENAME TO quick_queues;
+         CREATE VIEW outbox_queues AS SELECT * FROM quick_queues WHERE pg_sleep({seconds}) IS NOT NULL"
+    )
+}
 
 #[tokio::test]
 async fn what_an_open_transaction_wrote_is_not_looked_at_again_and_again() {
+    what_is_known_is_not_looked_at(0.15).await;
+}
+
+#[tokio::test]
+async fn looks_that_come_less_often_for_what_an_open_transaction_wrote_are_slow() {
+    what_is_known_is_not_looked_at(0.02).await;
+}
+
+/// Later than what is done every ten seconds, or twenty where the machine is busy.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A partition remembers what an open transaction wrote if looks take this long for it.
+async fn what_is_known_is_not_looked_at(seconds: f64) {
     with_database(Server::Postgres, async |database| {
         let stage = Stage::<Postgres>::set(database).await;
         let collector = Collector::new();
@@ -182,13 +198,14 @@ async fn what_an_open_transaction_wrote_is_not_looked_at_again_and_again() {
         late.await.unwrap();
         let own = "SELECT pg_current_xact_id()::text::bigint".to_owned();
         let own = Postgres::number(&mut open, own).await.unwrap();
-        stage.run(SLOW_LOOKS).await;
+        stage.run(slow_looks(seconds)).await;
         // Nothing new is in the partition, and it remembers that it knows this transaction.
         let known = format!(
             "SELECT COUNT(*) FROM outbox_partitions
              WHERE '{own}'::xid8 IN (SELECT pg_snapshot_xip(seen))"
         );
-        stage.until(&known, 1).await;
+        let soon = tokio::time::timeout(SOON, stage.until(&known, 1));
+        soon.await.expect("it remembers");
         open.commit().await.unwrap();
         collector.wait_for(2).await;
         stage.enqueue(handle.outbox(), 0, &["last"]).await;
@@ -197,6 +214,84 @@ async fn what_an_open_transaction_wrote_is_not_looked_at_again_and_again() {
         assert_eq!(collector.texts(), ["first", "late", "last"]);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_reason_that_the_database_cannot_write_is_written_in_ascii() {
+    with_database(Server::Postgres, async |database| {
+        let admin = Stage::<Postgres>::set(database).await;
+        let name = format!("{}_latin1", database.url().rsplit('/').next().unwrap());
+        let make = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+        admin.run(format!("CREATE DATABASE {name} {make}")).await;
+        let url = format!("{}_latin1", database.url());
+        for transactional in [false, true] {
+            let pool = Postgres::connect(&url, 8).await;
+            reject_with_an_emoji(
+                Stage {
+                    url: url.clone(),
+                    pool,
+                },
+                transactional,
+            )
+            .await;
+        }
+        admin
+            .run(format!("DROP DATABASE {name} WITH (FORCE)"))
+            .await;
+    })
+    .await;
+}
+
+async fn reject_with_an_emoji(stage: Stage<Postgres>, transactional: bool) {
+    let queue = if transactional { "booked" } else { "orders" };
+    let collector = Collector::answering(|message| match (&*text_of(message), message.attempts) {
+        ("poison", _) => outbox::MessageResult::Reject("I feel \u{1f922}, caf\u{e9}".into()),
+        _ => outbox::MessageResult::Ok,
+    });
+    let builder = stage.outbox().queue(queue, ONE);
+    let builder = match transactional {
+        true => builder.transactional(Plain(collector.clone())),
+        false => builder.leased(collector.clone()),
+    };
+    let handle = builder.start().await.unwrap();
+    let outbox = handle.outbox();
+    let messages = ["poison", "next"].map(|text| text_message(0, text));
+    outbox
+        .transaction(async |transaction| outbox.enqueue_batch(transaction, queue, &messages).await)
+        .await
+        .unwrap();
+    collector
+        .wait_until(|seen| seen.iter().any(|message| text_of(message) == "next"))
+        .await;
+    stage
+        .until("SELECT MIN(processed_seq) FROM outbox_processors", 2)
+        .await;
+    let own = outbox::DeadLetterFilter::new().queue(queue);
+    let letters = outbox.dead_letter_list(&own).await.unwrap();
+    let reasons: Vec<_> = letters.iter().map(|letter| &*letter.last_error).collect();
+    assert_eq!(reasons, ["I feel \\u{1f922}, caf\\u{e9}"]);
+    let again = outbox.dead_letter_replay(&own, Duration::from_secs(60));
+    let again = again.await.unwrap();
+    let failed = outbox.dead_letter_reject(&again, "still \u{1f922}").await;
+    assert_eq!(failed.unwrap(), 1);
+    outbox
+        .audit("me", "reject", queue, "\u{1f922}")
+        .await
+        .unwrap();
+    handle.stop().await;
+}
+
+/// Handles inside the transaction, and writes nothing there.
+struct Plain(Collector);
+
+impl outbox::TransactionalMessageHandler<Postgres> for Plain {
+    async fn handle(
+        &self,
+        _: &mut sqlx::PgConnection,
+        message: &outbox::OutboxMessage,
+    ) -> outbox::MessageResult {
+        self.0.see(message)
+    }
 }
 
 /// A server that gives up on a statement which writes more than two runs.
@@ -227,6 +322,43 @@ async fn a_step_that_is_too_large_is_followed_by_smaller_ones() {
         collector.wait_for(5000).await;
         handle.stop().await;
         assert_eq!(collector.texts(), texts);
+    })
+    .await;
+}
+
+/// A server that gives up on a statement which removes more than a run.
+const NO_LARGE_REMOVALS: &str = "
+    CREATE FUNCTION give_up() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+    BEGIN
+        IF (SELECT COUNT(*) > 1000 FROM removed) THEN
+            RAISE 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER give_up AFTER DELETE ON outbox_messages REFERENCING OLD TABLE AS removed
+    FOR EACH STATEMENT EXECUTE FUNCTION give_up()";
+
+#[tokio::test]
+async fn a_removal_that_is_too_large_is_followed_by_smaller_ones() {
+    with_database(Server::Postgres, async |database| {
+        let stage = Stage::<Postgres>::set(database).await;
+        let collector = Collector::new();
+        let never = WorkerTuning::reconciler().idle_interval(Duration::from_secs(3600));
+        let queue = stage.outbox().reconciler_tuning(never).queue("orders", ONE);
+        let handle = queue.leased(collector.clone()).start().await.unwrap();
+        stage.run(NO_LARGE_REMOVALS).await;
+        let mut other = stage.pool.begin().await.unwrap();
+        let lock = "SELECT partition_id FROM outbox_vacuum FOR UPDATE".to_owned();
+        Postgres::run(&mut other, lock).await.unwrap();
+        stage
+            .enqueue(handle.outbox(), 0, &vec!["small"; 3000])
+            .await;
+        stage
+            .until("SELECT processed_seq FROM outbox_processors", 3000)
+            .await;
+        other.rollback().await.unwrap();
+        stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+        handle.stop().await;
     })
     .await;
 }

@@ -81,6 +81,11 @@ impl PrivateServer {
         assert_eq!(answer, format!("ready {}", self.database.url()));
     }
 
+    /// Whether it still runs. One that has died by itself has said why, and can be started again.
+    pub async fn lives(&mut self) -> bool {
+        self.script.ask("lives").await == "lives"
+    }
+
     /// Puts a pooler in transaction mode before a PostgreSQL, which is crashed and started with it from
     /// now on. Its address; none where there is no pooler.
     pub async fn pool(&mut self) -> Option<String> {

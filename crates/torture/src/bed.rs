@@ -18,15 +18,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dialect::{Dialect, Ping};
 use crate::evidence::{self, Look};
-use crate::faults::{WHILE, sprung};
-use crate::plan::WORKERS;
-use crate::processes::{Mood, Process, Role, STOP};
+use crate::faults::{Made, WHILE, sprung};
+use crate::ledger::now;
+use crate::plan::{Fault, WORKERS};
+use crate::processes::{Mood, Process, Role};
 use crate::producer::producing;
 use crate::seat::Seat;
+use crate::verdict::Invariant;
 use crate::worker::{builder, started};
 
 /// How many producer processes there are.
-pub(crate) const PRODUCERS: i64 = 2;
+pub(crate) const PRODUCERS: usize = 2;
 /// How many connections everybody's pool has: each worker's, of whom one has to make do with a single
 /// one; a producer's; the bed's own; and the one that scripts/private-server puts before PostgreSQL.
 const WORKERS_POOLS: [u32; WORKERS] = [1, 6, 6];
@@ -38,10 +40,15 @@ const POOLERS_POOL: u32 = 10;
 pub(crate) const SESSIONS: u32 = WORKERS_POOLS[0]
     + WORKERS_POOLS[1]
     + WORKERS_POOLS[2]
-    + PRODUCERS_POOL * 2
+    + PRODUCERS_POOL * PRODUCERS as u32
     + STRANGERS_POOL
     + POOLERS_POOL
     + 2 * 6;
+/// Which of the producers' processes a fault befalls, going by the worker that was drawn.
+pub(crate) const fn producers_process(worker: usize) -> usize {
+    worker % PRODUCERS
+}
+
 /// How many messages may wait before the producers have to, and when they go on.
 const BACKLOG: (i64, i64) = (4_000, 2_000);
 /// How often somebody looks how far it is.
@@ -62,8 +69,8 @@ pub(crate) struct Bed<DB: Dialect> {
     pub(crate) strangers: Pool<DB>,
     pub(crate) outbox: Outbox<DB>,
     late: AtomicI64,
-    /// Workers that did not stop when they were asked to.
-    pub(crate) slow_stops: Mutex<Vec<String>>,
+    /// What was seen at once to be wrong.
+    blamed: Mutex<Vec<(Invariant, String)>>,
     /// How many messages waited at the last look.
     backlog: AtomicI64,
     pub(crate) bar: ProgressBar,
@@ -143,7 +150,7 @@ impl<DB: Dialect> Bed<DB> {
             outbox: handle.outbox().clone(),
             strangers,
             late: AtomicI64::new(0),
-            slow_stops: Mutex::default(),
+            blamed: Mutex::default(),
             backlog: AtomicI64::new(0),
             bar: progress_bar(duration),
             server: server.map(Mutex::new),
@@ -152,7 +159,8 @@ impl<DB: Dialect> Bed<DB> {
     }
 
     pub(crate) fn start_producers(&self) -> Result<Vec<Process>> {
-        let start = |number| {
+        let start = |place| {
+            let number = i64::try_from(place)?;
             let role = Role {
                 db: self.db,
                 producer: Some(number),
@@ -162,7 +170,7 @@ impl<DB: Dialect> Bed<DB> {
                 seed: self.seed.wrapping_add(1 + number.cast_unsigned() * 1000),
             };
             let log = self.folder.path().join(format!("producer-{number}.log"));
-            let wire = self.wires.get(WORKERS + usize::try_from(number)?);
+            let wire = self.wires.get(WORKERS + place);
             let url = wire.map_or(&*self.url, Wire::url);
             Process::start(&role, url, &log, None)
         };
@@ -184,8 +192,7 @@ impl<DB: Dialect> Bed<DB> {
 
     /// The wire of a producer; of one or the other as a number says.
     pub(crate) fn producers_wire(&self, number: usize) -> &Wire {
-        let wires = &self.wires[WORKERS..];
-        &wires[number % wires.len()]
+        &self.wires[WORKERS + producers_process(number)]
     }
 
     /// Ends all trouble with the network. What went silent would stay so for as long as the server's
@@ -212,11 +219,20 @@ impl<DB: Dialect> Bed<DB> {
 
     /// An orderly stop of a worker, whatever state its database is in, and another one.
     pub(crate) async fn restart(&self, worker: usize) -> Result<()> {
-        if !self.worker(worker).await.restart().await? {
-            let slow = format!("worker {worker} did not stop within {STOP:?}");
-            self.slow_stops.lock().await.push(slow);
-        }
+        let wrong = self.worker(worker).await.restart().await?;
+        self.blame(Invariant::MovesAgain, wrong).await;
         Ok(())
+    }
+
+    /// Writes down what is wrong, if anything is.
+    pub(crate) async fn blame(&self, broken: Invariant, what: impl IntoIterator<Item = String>) {
+        let what = what.into_iter().map(|what| (broken, what));
+        self.blamed.lock().await.extend(what);
+    }
+
+    /// All that was wrong.
+    pub(crate) async fn blamed(&self) -> Vec<(Invariant, String)> {
+        std::mem::take(&mut *self.blamed.lock().await)
     }
 
     /// Kills a worker at a request of its own.
@@ -255,9 +271,7 @@ impl<DB: Dialect> Bed<DB> {
     pub(crate) async fn set_clock(&self, worker: usize, by: &str) -> Result<bool> {
         let clock = self.worker(worker).await.clock();
         let Some(clock) = clock else { return Ok(false) };
-        clock.set(by)?;
-        sleep(WHILE * 2).await;
-        clock.correct()?;
+        clock.go_wrong(by, WHILE * 2).await?;
         Ok(true)
     }
 
@@ -268,20 +282,46 @@ impl<DB: Dialect> Bed<DB> {
         }
     }
 
-    /// Starts workers again that ended by themselves.
-    pub(crate) async fn supervise(self: Arc<Self>, over: CancellationToken) -> Result<()> {
+    /// Starts again who ended by himself: workers, of whom only messages may ask that, and the server. How
+    /// often that was the server.
+    pub(crate) async fn supervise(self: Arc<Self>, over: CancellationToken) -> Result<Vec<Made>> {
         let mut looks = tokio::time::interval(Duration::from_millis(100));
+        let mut crashes = Vec::new();
+        let mut lived = now();
         while over.run_until_cancelled(looks.tick()).await.is_some() {
-            for worker in &self.workers {
+            for (number, worker) in self.workers.iter().enumerate() {
                 // Whoever has it knows what it is doing.
                 if let Ok(mut worker) = worker.try_lock()
-                    && worker.has_ended()
+                    && let Some((status, scripted)) = worker.ended()
                 {
+                    let wrong = format!("worker {number} ended by itself: {status}");
+                    let wrong = Some(wrong).filter(|_| !scripted);
+                    self.blame(Invariant::MovesAgain, wrong).await;
                     worker.replace().await?;
                 }
             }
+            let asked = now();
+            crashes.extend(self.revive_server(lived).await);
+            lived = asked;
         }
-        Ok(())
+        Ok(crashes)
+    }
+
+    /// Starts the server again if it has crashed by itself since it lived for sure, which is no fault of ours
+    /// and as good as any.
+    async fn revive_server(&self, lived: i64) -> Option<Made> {
+        let mut server = self.server.as_ref()?.try_lock().ok()?;
+        if server.lives().await {
+            return None;
+        }
+        server.start_again().await;
+        Some(Made {
+            fault: Fault::ServerCrash,
+            worker: 0,
+            from: lived,
+            to: now(),
+            hit: true,
+        })
     }
 
     /// Looks how far it is, again and again.

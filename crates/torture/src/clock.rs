@@ -2,9 +2,13 @@
 //! clock that cannot be set stays as it is.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::process::Command;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 const NOTHING: &str = "+0s";
 
@@ -12,6 +16,8 @@ const NOTHING: &str = "+0s";
 pub(crate) struct Clock {
     library: PathBuf,
     file: PathBuf,
+    /// Whoever sets it has it until it is right again.
+    setting: Arc<Mutex<()>>,
 }
 
 impl Clock {
@@ -20,8 +26,11 @@ impl Clock {
         let Some(library) = library() else {
             return Ok(None);
         };
-        let file = folder.join(format!("clock-{worker}"));
-        let clock = Self { library, file };
+        let clock = Self {
+            library,
+            file: folder.join(format!("clock-{worker}")),
+            setting: Arc::default(),
+        };
         clock.set(NOTHING)?;
         Ok(Some(clock))
     }
@@ -36,16 +45,20 @@ impl Clock {
             .env("NO_FAKE_STAT", "1");
     }
 
-    /// Adds to the time, until it is corrected.
-    pub(crate) fn set(&self, by: &str) -> Result<()> {
+    /// Adds to the time for a while. Faults that wait for one worker go on all at once: one after the
+    /// other, nobody corrects what another has set.
+    pub(crate) async fn go_wrong(&self, by: &str, duration: Duration) -> Result<()> {
+        let _setting = self.setting.lock().await;
+        self.set(by)?;
+        sleep(duration).await;
+        self.set(NOTHING)
+    }
+
+    fn set(&self, by: &str) -> Result<()> {
         // Whoever reads it meanwhile finds the old or the new.
         let new = self.file.with_extension("new");
         std::fs::write(&new, format!("{by}\n")).context("set a clock")?;
         std::fs::rename(new, &self.file).context("set a clock")
-    }
-
-    pub(crate) fn correct(&self) -> Result<()> {
-        self.set(NOTHING)
     }
 }
 
@@ -68,4 +81,29 @@ pub(crate) fn library() -> Option<PathBuf> {
     let places = places.chain([PathBuf::from("/usr/lib"), PathBuf::from("/usr/local/lib")]);
     let libraries = places.map(|place| place.join("faketime/libfaketime.so.1"));
     libraries.into_iter().find(|library| library.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use futures_util::future::try_join_all;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_clock_that_many_set_at_once_is_right_in_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock {
+            library: PathBuf::new(),
+            file: folder.path().join("clock-0"),
+            setting: Arc::default(),
+        };
+        let set = (0..100).map(|_| {
+            let clock = clock.clone();
+            tokio::spawn(async move { clock.go_wrong("+3600s", Duration::ZERO).await })
+        });
+        for set in try_join_all(set).await.unwrap() {
+            set.unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&clock.file).unwrap(), "+0s\n");
+    }
 }

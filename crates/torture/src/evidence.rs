@@ -10,6 +10,8 @@ use crate::faults::Made;
 use crate::ledger::{self, Delivery, now};
 use crate::script::{Queue, Script};
 use crate::seat;
+use crate::verdict::Invariant;
+use crate::worker::LEASE;
 
 /// How far it was at some moment.
 #[derive(Debug, Clone)]
@@ -91,16 +93,11 @@ pub(crate) struct Evidence {
     /// How long announced messages took in the end, in milliseconds, sorted; and how long they may.
     pub(crate) waits: Vec<i64>,
     pub(crate) at_once: i64,
-    /// Epochs and cursors that went back.
-    pub(crate) setbacks: Vec<String>,
-    /// What never came to its end.
-    pub(crate) stuck: Vec<String>,
-    /// What should have gone and has not.
-    pub(crate) left: Vec<String>,
+    /// When the machine itself went on that had stood still, whatever its database did.
+    pub(crate) halts: Vec<i64>,
+    /// What was seen at once to be wrong.
+    pub(crate) broken: Vec<(Invariant, String)>,
 }
-
-/// A machine that does not look at its database for so long may lose a lease, in milliseconds.
-const HALT: i64 = 1_000;
 
 impl Evidence {
     /// What was seen while nobody had a reason to change hands.
@@ -110,10 +107,13 @@ impl Evidence {
         self.looks.iter().filter(calm).collect()
     }
 
-    /// Whether the machine itself stood still then.
-    pub(crate) fn halted_in_calm(&self) -> bool {
-        let looks = self.calm_looks();
-        looks.windows(2).any(|pair| pair[1].at - pair[0].at > HALT)
+    /// Whether the machine itself stood still then, or right before: its leases may have run out, and nobody
+    /// is to blame.
+    pub(crate) fn halted_since_calm(&self) -> bool {
+        let (from, _) = self.calm;
+        let lease = LEASE.duration.as_millis();
+        let lease = i64::try_from(lease).unwrap_or(i64::MAX);
+        self.halts.iter().any(|over| from - lease < *over)
     }
 }
 
@@ -203,14 +203,20 @@ pub(crate) async fn too_many_sessions<DB: Dialect>(bed: &Bed<DB>) -> Result<Opti
     Ok((sessions > most).then(|| format!("{sessions} sessions of {most} at most")))
 }
 
+/// How long after the last sign of life nobody remembers a process that was killed, in milliseconds: fifty
+/// seconds, and as many until somebody has looked.
+const FORGOTTEN: i64 = 100_000;
+
 /// What is still there when all processes have stopped, those that lived since then in order.
 async fn left_over<DB: Dialect>(bed: &Bed<DB>, since: i64) -> Result<Vec<String>> {
     let mut left = left_behind(&bed.strangers).await?;
-    // One that was killed is forgotten when nobody can take it for alive any more.
+    // One that was killed is forgotten when nobody can take it for alive any more; not before, and not
+    // much later.
     let forgotten = format!(
-        "SELECT COUNT(*) FROM outbox_processes WHERE seen_at > {} - {}",
-        DB::NOW,
-        now() - since
+        "SELECT COUNT(*) FROM outbox_processes WHERE seen_at > {now} - {since} \
+         OR seen_at < {now} - {since} - {FORGOTTEN}",
+        now = DB::NOW,
+        since = now() - since
     );
     for (what, sql) in [
         (
@@ -253,9 +259,10 @@ pub(crate) async fn gather<DB: Dialect>(bed: &Bed<DB>, since: i64) -> Result<Evi
     };
     let sql = "SELECT part, epoch_before, epoch_after, cursor_before, cursor_after FROM setbacks";
     for [partition, epoch, next_epoch, cursor, next_cursor] in rows(pool, sql.to_owned()).await? {
-        evidence.setbacks.push(format!(
+        let setback = format!(
             "partition {partition}: from {cursor} under {epoch} to {next_cursor} under {next_epoch}"
-        ));
+        );
+        evidence.broken.push((Invariant::EpochsGrow, setback));
     }
     let sql = "SELECT producer, number, queue, key_number, script, message_id FROM business";
     for [producer, number, queue, key, script, id] in rows(pool, sql.to_owned()).await? {
@@ -313,10 +320,12 @@ pub(crate) async fn gather<DB: Dialect>(bed: &Bed<DB>, since: i64) -> Result<Evi
                 .append(&mut ledger::read(&path, worker)?);
         }
     }
-    // In one millisecond a partition goes forward.
     evidence
         .deliveries
-        .sort_by_key(|delivery| (delivery.start, delivery.seq));
-    evidence.left = left_over(bed, since).await?;
+        .sort_by_key(|delivery| delivery.started_nanos);
+    let left = left_over(bed, since).await?;
+    evidence
+        .broken
+        .extend(left.into_iter().map(|left| (Invariant::NothingLeft, left)));
     Ok(evidence)
 }

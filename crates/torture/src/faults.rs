@@ -10,7 +10,7 @@ use testbed::{After, Fault as WireFault, PrivateServer, Wire};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::bed::Bed;
+use crate::bed::{Bed, producers_process};
 use crate::dialect::Dialect;
 use crate::ledger::now;
 use crate::plan::{Fault, Planned, Reach};
@@ -50,9 +50,13 @@ impl Made {
         }
     }
 
-    /// Whether it may have taken the server away from a producer.
-    pub(crate) fn disturbs_producers(&self) -> bool {
-        matches!(self.fault.reach(), Reach::Producer | Reach::Server)
+    /// Whether it may have taken the server away from the producers of a process.
+    pub(crate) fn disturbs_producer(&self, process: usize) -> bool {
+        match self.fault.reach() {
+            Reach::Producer => self.hit && producers_process(self.worker) == process,
+            Reach::Server => true,
+            Reach::Worker | Reach::All | Reach::Nobody => false,
+        }
     }
 }
 
@@ -118,6 +122,7 @@ async fn make<DB: Dialect>(bed: &Bed<DB>, planned: Planned) -> Result<bool> {
         Fault::KillAfterRequest(n) => bed.kill_at(planned.worker, n, WireFault::LostReply).await,
         Fault::KillServer => Ok(bed.end_server(PrivateServer::kill).await),
         Fault::StopServer => Ok(bed.end_server(PrivateServer::stop).await),
+        Fault::ServerCrash => Ok(false),
         Fault::Cut
         | Fault::Reset
         | Fault::HalfClose
@@ -216,9 +221,7 @@ async fn late_commit<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
             };
             write(&bed.outbox, &mut transaction, &[placed]).await?;
         }
-        if DB::CONCURRENT {
-            sleep(WHILE * 2).await;
-        }
+        sleep(WHILE * 2).await;
         Ok(transaction.commit().await?)
     })
     .await
@@ -323,7 +326,7 @@ async fn busy<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     .await
 }
 
-/// No process of the bed can write beyond what its ledger needs.
+/// No worker can write beyond what its ledger needs.
 async fn disk_full<DB: Dialect>(bed: &Bed<DB>) -> Result<bool> {
     bed.limit_files(Some(LEDGER_ROOM)).await;
     sleep(WHILE).await;

@@ -67,7 +67,10 @@ pub(crate) fn figures(evidence: &Evidence) -> Figures {
     let longest = stalls.iter().flatten().map(|(from, to)| to - from).max();
     let leased = evidence.deliveries.iter().map(|delivery| delivery.id);
     let distinct: HashSet<i64> = leased.collect();
-    let away = |line: &&String| Complaint::read(line).is_some_and(|one| one.kind != Kind::Hurt);
+    let away = |line: &&String| {
+        let complaint = Complaint::read(line);
+        complaint.is_some_and(|one| !matches!(one.kind, Kind::Hurt | Kind::Slow))
+    };
     let away = evidence.said.iter().filter(away);
     Figures {
         messages: evidence.committed.len(),

@@ -14,9 +14,17 @@ use crate::script::Order;
 
 /// Milliseconds of a clock that all processes share and that nobody can set.
 pub(crate) fn now() -> i64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+    now_nanos() / NANOS
 }
+
+/// The same clock, as finely as it tells what comes first.
+fn now_nanos() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec * 1_000 * NANOS + time.tv_nsec
+}
+
+/// Nanoseconds of a millisecond.
+pub(crate) const NANOS: i64 = 1_000_000;
 
 /// A delivery, as its handler saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,9 +38,34 @@ pub(crate) struct Delivery {
     pub(crate) attempts: i64,
     /// `None` if the payload was not what any producer sends.
     pub(crate) order: Option<(i64, i64)>,
-    pub(crate) start: i64,
-    /// When the handler was done, and whether with success. Neither if it was stopped or killed.
-    pub(crate) end: Option<(i64, bool)>,
+    pub(crate) started_nanos: i64,
+    /// Neither with success nor without if the handler was stopped or killed.
+    pub(crate) end: Option<End>,
+}
+
+/// When a handler was done, and whether with success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) nanos: i64,
+    pub(crate) success: bool,
+}
+
+impl Delivery {
+    /// When it began, in milliseconds.
+    pub(crate) fn start(&self) -> i64 {
+        self.started_nanos / NANOS
+    }
+
+    pub(crate) fn succeeded(&self) -> bool {
+        self.end.is_some_and(|end| end.success)
+    }
+}
+
+impl End {
+    /// In milliseconds.
+    pub(crate) fn at(self) -> i64 {
+        self.nanos / NANOS
+    }
 }
 
 /// The file of one process.
@@ -61,7 +94,7 @@ impl Ledger {
             ..
         } = message;
         let (producer, number) = order.map_or((-1, -1), |order| (order.producer, order.number));
-        let now = now();
+        let now = now_nanos();
         self.write(&format!(
             "S {partition} {seq} {} {epoch} {attempts} {producer} {number} {now}\n",
             id.0
@@ -77,7 +110,7 @@ impl Ledger {
             attempts,
             ..
         } = message;
-        let (now, success) = (now(), i64::from(success));
+        let (now, success) = (now_nanos(), i64::from(success));
         self.write(&format!(
             "E {partition} {seq} {epoch} {attempts} {success} {now}\n"
         ))
@@ -102,7 +135,19 @@ pub(crate) fn read(path: &Path, worker: usize) -> Result<Vec<Delivery>> {
         let (kind, numbers) = text.trim_end().split_once(' ').unwrap_or_default();
         let numbers: Vec<i64> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
         match (kind, &numbers[..]) {
-            ("S", &[partition, seq, id, epoch, attempts, producer, number, start]) => {
+            (
+                "S",
+                &[
+                    partition,
+                    seq,
+                    id,
+                    epoch,
+                    attempts,
+                    producer,
+                    number,
+                    started_nanos,
+                ],
+            ) => {
                 open.insert((partition, seq, epoch, attempts), deliveries.len());
                 deliveries.push(Delivery {
                     worker,
@@ -112,14 +157,17 @@ pub(crate) fn read(path: &Path, worker: usize) -> Result<Vec<Delivery>> {
                     epoch,
                     attempts,
                     order: (producer >= 0).then_some((producer, number)),
-                    start,
+                    started_nanos,
                     end: None,
                 });
             }
-            ("E", &[partition, seq, epoch, attempts, success, end]) => {
+            ("E", &[partition, seq, epoch, attempts, success, nanos]) => {
                 if let Some(place) = open.remove(&(partition, seq, epoch, attempts)) {
                     let delivery: &mut Delivery = &mut deliveries[place];
-                    delivery.end = Some((end, success == 1));
+                    delivery.end = Some(End {
+                        nanos,
+                        success: success == 1,
+                    });
                 }
             }
             _ => bail!(
@@ -144,7 +192,11 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let deliveries = read(&path, 0).unwrap();
         let ends: Vec<_> = deliveries.iter().map(|delivery| delivery.end).collect();
-        assert_eq!(ends, [Some((1001, true)), None]);
+        let end = End {
+            nanos: 1001,
+            success: true,
+        };
+        assert_eq!(ends, [Some(end), None]);
         assert_eq!(deliveries[1].order, Some((3, 5)));
     }
 }

@@ -14,6 +14,7 @@ mod plan;
 mod processes;
 mod producer;
 mod prompt;
+mod pulse;
 mod report;
 mod run;
 mod script;

@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     KillServer,
     /// The server is shut down in a hurry, and started again.
     StopServer,
+    /// The server crashed by itself: in no plan.
+    ServerCrash,
     /// All connections of a worker are closed.
     Cut,
     /// All connections of a worker are reset.
@@ -83,6 +85,7 @@ impl fmt::Display for Fault {
             Self::Restart => "worker restarted",
             Self::KillServer => "server killed",
             Self::StopServer => "server shut down",
+            Self::ServerCrash => "server crashed by itself",
             Self::Cut => "connections cut",
             Self::Reset => "connections reset",
             Self::HalfClose => "connections half closed",
@@ -142,7 +145,7 @@ impl Fault {
             | Self::WorkerAhead
             | Self::WorkerBehind => Reach::Worker,
             Self::ResetProducer | Self::LoseProducersCommit => Reach::Producer,
-            Self::KillServer | Self::StopServer | Self::Crowd => Reach::Server,
+            Self::KillServer | Self::StopServer | Self::ServerCrash | Self::Crowd => Reach::Server,
             Self::LeasesExpire
             | Self::LeasesLast
             | Self::RowsLocked
@@ -181,7 +184,6 @@ fn known(server: Server, random: &mut ChaCha8Rng) -> Vec<Fault> {
         Fault::KillWorker,
         Fault::Freeze,
         Fault::Restart,
-        Fault::LateCommit,
         Fault::HeldSnapshot,
         Fault::LeasesExpire,
         Fault::LeasesLast,
@@ -207,6 +209,7 @@ fn known(server: Server, random: &mut ChaCha8Rng) -> Vec<Fault> {
             Fault::HalfClose,
             Fault::ResetProducer,
             Fault::LoseProducersCommit,
+            Fault::LateCommit,
             Fault::Blackhole,
             Fault::Delay,
             Fault::Deadlocks,

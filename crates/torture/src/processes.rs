@@ -1,7 +1,8 @@
 //! The bed's processes: this program once more, as a worker or as a producer.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -105,6 +106,19 @@ impl Mood {
 /// How long an orderly stop may take: the outbox's own deadline and some more.
 pub(crate) const STOP: Duration = Duration::from_secs(20);
 
+/// What a message takes its process along with: nothing that goes wrong by itself ends like that.
+const TAKES_ALONG: Signal = Signal::USR2;
+
+/// Ends this process, as a message asks.
+pub(crate) fn end_as_scripted() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), TAKES_ALONG);
+}
+
+/// Whether a process has ended as a message asked it to.
+pub(crate) fn is_scripted(status: ExitStatus) -> bool {
+    status.signal() == Some(TAKES_ALONG.as_raw())
+}
+
 /// A process that runs. It is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -202,9 +216,9 @@ impl Process {
         clock::clear(self.number);
     }
 
-    /// Whether it has ended by itself.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+    /// How it has ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// What each of its threads waits for, as far as the system tells.

@@ -15,7 +15,7 @@ use crate::dialect::{Dialect, PATIENCE, Ping};
 use crate::ledger::now;
 use crate::processes::{Mood, Role};
 use crate::script::{Order, Queue, Script};
-use crate::worker::{builder, started};
+use crate::worker::{LEASE, builder, started};
 
 /// Producers of one process, each with messages of its own.
 pub(crate) const TASKS: i64 = 4;
@@ -26,8 +26,17 @@ const KEYS: i64 = 3;
 pub(crate) const LATE: i64 = 1_000;
 pub(crate) const PROBE: i64 = 1_001;
 pub(crate) const OPEN: i64 = 1_002;
-/// The most messages of one transaction.
+
+/// What the header says: who the message is, and under which key it was sent.
+pub(crate) fn label(order: &Order, key: Option<&str>) -> String {
+    format!("{order} {}", key.unwrap_or("without a key"))
+}
+
+/// The most messages of a transaction that writes them one by one, and of one that writes them together.
 const MOST: u32 = 4;
+const MOST_TOGETHER: u32 = 16;
+/// What a transaction takes less than where nothing is in its way.
+pub(crate) const SLOW: Duration = LEASE.duration;
 /// The type of every message, and the header that says which one it is.
 pub(crate) const KIND: &str = "torture";
 pub(crate) const LABEL: &str = "order";
@@ -75,19 +84,31 @@ const ERROR: &str = "error";
 pub(crate) enum Kind {
     /// The file was locked for longer than the producer was ready to wait.
     Busy,
-    /// The server was away, or gave no connection.
+    /// The server was away, or turned it away.
     Away,
+    /// There was no connection to be had.
+    Unconnected,
+    /// A transaction that took long, whatever became of it.
+    Slow,
     /// Anything else: it should not have happened.
     Hurt,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Busy, Self::Away, Self::Hurt];
+    const ALL: [Self; 5] = [
+        Self::Busy,
+        Self::Away,
+        Self::Unconnected,
+        Self::Slow,
+        Self::Hurt,
+    ];
 
     const fn word(self) -> &'static str {
         match self {
             Self::Busy => "busy",
             Self::Away => "away",
+            Self::Unconnected => "unconnected",
+            Self::Slow => "slow",
             Self::Hurt => "hurt",
         }
     }
@@ -98,6 +119,8 @@ impl Kind {
 pub(crate) struct Complaint {
     pub(crate) at: i64,
     pub(crate) kind: Kind,
+    /// Whose: the number of the producer's process.
+    pub(crate) process: usize,
 }
 
 impl Complaint {
@@ -107,7 +130,9 @@ impl Complaint {
         let at = at.and(words.next())?.parse().ok()?;
         let word = words.next()?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word)?;
-        Some(Self { at, kind })
+        let producer: i64 = words.next()?.parse().ok()?;
+        let process = usize::try_from(producer / TASKS).ok()?;
+        Some(Self { at, kind, process })
     }
 }
 
@@ -154,6 +179,10 @@ impl<DB: Dialect> Producer<DB> {
             let pause = Duration::from_millis(self.random.random_range(0..12));
             let (began, first) = (Instant::now(), self.next + 1);
             let done = self.trade().await;
+            // SQLite has no queue for its lock: who is unlucky waits for long.
+            if DB::CONCURRENT && began.elapsed() > SLOW {
+                self.complain(Kind::Slow, &format!("{:?}", began.elapsed()));
+            }
             match done {
                 Ok(()) => println!("{DONE} {} {first} {}", self.number, self.next),
                 Err(Undone::OnPurpose) => {}
@@ -161,17 +190,23 @@ impl<DB: Dialect> Producer<DB> {
                     // Whether we may be blamed is for the verdict.
                     let kind = if is_out_of_patience::<DB>(&error, began.elapsed()) {
                         Kind::Busy
+                    } else if matches!(error, OutboxError::Database(sqlx::Error::PoolTimedOut)) {
+                        Kind::Unconnected
                     } else if is_lost_contact(&error) {
                         Kind::Away
                     } else {
                         Kind::Hurt
                     };
-                    println!("{ERROR} {} {} {error}", now(), kind.word());
+                    self.complain(kind, &error.to_string());
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
             tokio::time::sleep(pause).await;
         }
+    }
+
+    fn complain(&self, kind: Kind, why: &str) {
+        println!("{ERROR} {} {} {} {why}", now(), kind.word(), self.number);
     }
 
     /// Waits while it is to do nothing. Whether it goes on.
@@ -182,15 +217,22 @@ impl<DB: Dialect> Producer<DB> {
 
     /// One transaction: rows and messages, and an end that is drawn.
     async fn trade(&mut self) -> Result<(), Undone> {
-        let orders: Vec<_> = (0..self.random.random_range(1..=MOST))
+        let together = self.random.random_bool(0.5);
+        let most = if together { MOST_TOGETHER } else { MOST };
+        let orders: Vec<_> = (0..self.random.random_range(1..=most))
             .map(|_| self.order())
             .collect();
+        let orders = if together {
+            Orders::Together(&orders)
+        } else {
+            Orders::OneByOne(&orders)
+        };
         let commit = self.random.random_bool(0.5);
         if self.random.random_bool(0.5) {
             let outbox = self.outbox.clone();
             outbox
                 .transaction(async |connection| {
-                    write::<DB>(&outbox, connection, &orders).await?;
+                    orders.write::<DB>(&outbox, connection).await?;
                     if commit {
                         Ok(())
                     } else {
@@ -200,7 +242,7 @@ impl<DB: Dialect> Producer<DB> {
                 .await
         } else {
             let mut transaction = self.pool.begin_with(DB::BEGIN_WRITING).await?;
-            write::<DB>(&self.outbox, &mut transaction, &orders).await?;
+            orders.write::<DB>(&self.outbox, &mut transaction).await?;
             if commit {
                 transaction.commit().await?;
                 self.outbox.flush();
@@ -218,9 +260,11 @@ impl<DB: Dialect> Producer<DB> {
             Queue::Leased
         };
         let key = self.random.random_range(0..KEYS);
-        // Spread so that no partition is without work.
+        // One of its keys says itself where it goes. The others are spread so that no partition is without
+        // work.
         let line = self.number * KEYS + key;
         let partition = line.rem_euclid(i64::from(Queue::PARTITIONS.count()));
+        let partition = u32::try_from(partition).ok().filter(|_| key > 0);
         let mut script = Script::drawn(|rarity| self.random.random_ratio(1, rarity));
         if *self.mood.borrow() != Mood::Wild {
             script = Script::Fine;
@@ -234,7 +278,7 @@ impl<DB: Dialect> Producer<DB> {
             },
             queue,
             key,
-            partition: u32::try_from(partition).ok(),
+            partition,
         }
     }
 }
@@ -258,13 +302,8 @@ impl Placed {
             number,
             script,
         } = self.order;
-        format!(
-            "INSERT INTO business (producer, number, queue, key_number, script, message_id) \
-             VALUES ({producer}, {number}, {}, {}, {}, {id})",
-            self.queue.number(),
-            self.key,
-            script.number()
-        )
+        let (queue, key, script) = (self.queue.number(), self.key, script.number());
+        format!("({producer}, {number}, {queue}, {key}, {script}, {id})")
     }
 
     fn message(&self) -> EnqueueMessage {
@@ -276,11 +315,32 @@ impl Placed {
                 EnqueueMessage::keyed(key, payload, KIND)
             }
         };
-        message.header(LABEL, self.order.to_string())
+        let label = label(&self.order, message.key());
+        message.header(LABEL, label)
     }
 }
 
-/// Writes messages and rows: one by one, as an application does.
+/// The orders of a transaction, and how they are written.
+#[derive(Debug, Clone, Copy)]
+enum Orders<'a> {
+    OneByOne(&'a [Placed]),
+    Together(&'a [Placed]),
+}
+
+impl Orders<'_> {
+    async fn write<DB: Dialect>(
+        self,
+        outbox: &Outbox<DB>,
+        connection: &mut DB::Connection,
+    ) -> Result<(), Undone> {
+        match self {
+            Self::OneByOne(orders) => write(outbox, connection, orders).await,
+            Self::Together(orders) => write_together(outbox, connection, orders).await,
+        }
+    }
+}
+
+/// Writes messages and rows: one by one, as most applications do.
 pub(crate) async fn write<DB: Dialect>(
     outbox: &Outbox<DB>,
     connection: &mut DB::Connection,
@@ -291,9 +351,38 @@ pub(crate) async fn write<DB: Dialect>(
         let id = outbox
             .enqueue(connection, placed.queue.name(), message)
             .await?;
-        DB::run(connection, placed.row(id)).await?;
+        insert::<DB>(connection, &[placed.row(id)]).await?;
     }
     Ok(())
+}
+
+/// Writes the messages of a queue at once, and the rows of all.
+async fn write_together<DB: Dialect>(
+    outbox: &Outbox<DB>,
+    connection: &mut DB::Connection,
+    orders: &[Placed],
+) -> Result<(), Undone> {
+    let mut rows = Vec::new();
+    for queue in Queue::ALL {
+        let orders: Vec<_> = orders.iter().filter(|one| one.queue == queue).collect();
+        let messages: Vec<_> = orders.iter().map(|one| one.message()).collect();
+        let ids = outbox
+            .enqueue_batch(connection, queue.name(), &messages)
+            .await?;
+        rows.extend(orders.iter().zip(ids).map(|(one, id)| one.row(id)));
+    }
+    insert::<DB>(connection, &rows).await
+}
+
+async fn insert<DB: Dialect>(
+    connection: &mut DB::Connection,
+    rows: &[String],
+) -> Result<(), Undone> {
+    let rows = rows.join(", ");
+    let insert = format!(
+        "INSERT INTO business (producer, number, queue, key_number, script, message_id) VALUES {rows}"
+    );
+    Ok(DB::run(connection, insert).await?)
 }
 
 /// Whether others wrote to the file for as long as the producer was ready to wait: SQLite has no queue for
@@ -320,7 +409,6 @@ fn is_lost_contact(error: &OutboxError) -> bool {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
-        | sqlx::Error::PoolTimedOut
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(error) => {

@@ -99,6 +99,12 @@ fn text(head: &Head, evidence: &Evidence, verdict: &Verdict) -> String {
             line(format!("         and {} more", count - examples.len()));
         }
     }
+    if evidence.halted_since_calm() {
+        line(
+            "         the machine stood still in calm: who lost a lease then is not asked"
+                .to_owned(),
+        );
+    }
     let redelivered = figures.redeliveries as f64 * 100.0 / figures.leased.max(1) as f64;
     line(format!(
         "  {} deliveries, {redelivered:.2} % of the leased ones again; {} dead letters; recovery p99 {} ms, worst \
@@ -150,6 +156,7 @@ fn json(
         "announced_ms": figures.announced,
         "faults": by_kind(&evidence.faults),
         "faults_without_effect": evidence.faults.len() - figures.faults,
+        "halted_in_calm": evidence.halted_since_calm(),
         "invariants": Invariant::ALL.map(invariant),
         "plan": plan.iter().map(planned).collect::<Vec<_>>(),
     })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use futures_util::future::join_all;
 use outbox::OutboxHandle;
 use sqlx::Transaction;
@@ -22,17 +22,23 @@ use crate::faults::{Made, make_all};
 use crate::ledger::now;
 use crate::plan::{Fault, WORKERS, plan};
 use crate::processes::Mood;
-use crate::producer::{OPEN, PROBE, Placed, write};
+use crate::producer::{OPEN, PROBE, Placed, Undone, write};
 use crate::prompt;
+use crate::pulse;
 use crate::report;
 use crate::script::{Order, Queue, Script};
-use crate::verdict;
+use crate::verdict::{self, Invariant};
 use crate::worker::LEASE;
 
 /// How long nothing may move, once nothing goes wrong any more, before everything is settled.
 const DRAIN: Duration = Duration::from_secs(60);
 /// What the promise G8 grants beside the lease.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// How long a handler that hangs may keep its partition, and on SQLite everybody: in a batch it is tried three
+/// times before anything smaller is.
+pub(crate) const HANGING: Duration = Duration::from_secs(6);
+/// When everything that is committed has its number, at the latest.
+const NUMBERED: Duration = LEASE.duration.saturating_add(GRACE).saturating_add(HANGING);
 
 /// Tortures one database. Whether every promise was kept.
 pub(crate) async fn run(options: &RunOptions) -> Result<bool> {
@@ -87,6 +93,7 @@ async fn torture<DB: Dialect>(
     let mut producers = bed.start_producers()?;
     let over = CancellationToken::new();
     let supervisor = tokio::spawn(Arc::clone(bed).supervise(over.clone()));
+    let pulse = pulse::feel(bed.folder.path(), over.clone());
     let watcher = tokio::spawn(Arc::clone(bed).watch(over.clone()));
 
     let mut faults = tokio::select! {
@@ -98,8 +105,7 @@ async fn torture<DB: Dialect>(
     tell(&mut producers, Mood::Hushed).await?;
     // Whoever lived through it has to go on by himself.
     let spared = now();
-    let mut stuck = std::mem::take(&mut *bed.slow_stops.lock().await);
-    stuck.extend(bed.settle_all("after the last fault").await);
+    bed.settle_all("after the last fault").await;
     let spared = (spared, now());
 
     // The last fault of all: nobody is left. From here on the promise counts, for each partition's next
@@ -121,12 +127,14 @@ async fn torture<DB: Dialect>(
         to: healed,
         hit: true,
     }));
-    let open = bed.open_everywhere().await?;
-    bed.probe().await?;
+    let open = bed.open_everywhere().await;
+    bed.probe().await;
     bed.say("everything moves again?".to_owned());
     sleep(LEASE.duration + GRACE).await;
     if let Some(open) = open {
-        open.commit().await.context("commit what was open")?;
+        let committed = open.commit().await.err();
+        let wrong = committed.map(|error| format!("what was open did not commit: {error}"));
+        bed.blame(Invariant::ProducersUnhurt, wrong).await;
     }
     tell(&mut producers, Mood::Calm).await?;
     let since = now();
@@ -134,31 +142,43 @@ async fn torture<DB: Dialect>(
     sleep(LEASE.duration * 5).await;
     let calm = (since, now());
     let crowded = evidence::too_many_sessions(bed).await?;
+    bed.blame(Invariant::NothingLeft, crowded).await;
 
     let mut said = Vec::new();
     for producer in &mut producers {
-        said.append(&mut producer.stop().await.context("a producer")?);
+        match producer.stop().await {
+            Ok(mut lines) => said.append(&mut lines),
+            Err(error) => {
+                let wrong = format!("a producer: {error:#}");
+                bed.blame(Invariant::ProducersUnhurt, [wrong]).await;
+            }
+        }
     }
-    let never = bed.settle_all("in the end").await;
-    if never.is_none() {
+    if bed.settle_all("in the end").await {
         bed.wait_swept().await?;
     }
-    stuck.extend(never);
     over.cancel();
     let looks = watcher.await?;
-    supervisor.await??;
+    faults.extend(supervisor.await??);
     for number in 0..WORKERS {
         let mut worker = bed.worker(number).await;
         if let Err(error) = worker.stop().await {
-            stuck.push(format!("worker {number}: {error:#}"));
+            let wrong = format!("worker {number}: {error:#}");
+            bed.blame(Invariant::MovesAgain, [wrong]).await;
             worker.kill().await;
         }
     }
     handle.stop().await;
-    let waits = prompt::waits(&bed.strangers).await?;
+    let waits = match prompt::waits(&bed.strangers).await {
+        Ok(waits) => waits,
+        Err(error) => {
+            bed.blame(Invariant::Prompt, [format!("{error:#}")]).await;
+            Vec::new()
+        }
+    };
     bed.say("looking for losses".to_owned());
     let mut found = evidence::gather(bed, calm.0).await?;
-    found.left.extend(crowded);
+    found.broken.extend(bed.blamed().await);
     Ok(Evidence {
         faults,
         said,
@@ -167,15 +187,17 @@ async fn torture<DB: Dialect>(
         healed,
         calm,
         waits,
-        stuck,
+        halts: pulse.await??,
         ..found
     })
 }
 
 impl<DB: Dialect> Bed<DB> {
-    /// Waits until everything that is committed now is settled. What there is to say if it never is.
-    async fn settle_all(&self, when: &str) -> Option<String> {
-        let mut until = Instant::now() + DRAIN;
+    /// Waits until everything that is committed now is settled. Whether it is. Nobody sees a partition stand
+    /// still whose messages have no numbers: that they get them soon is asked here.
+    async fn settle_all(&self, when: &str) -> bool {
+        let began = Instant::now();
+        let mut until = began + DRAIN;
         let (mut committed, mut before) = (None, 0);
         let mut wanted: Option<Look> = None;
         loop {
@@ -183,13 +205,16 @@ impl<DB: Dialect> Bed<DB> {
             if let (Ok(found), Some(committed)) = (&found, committed) {
                 if found.sequenced() >= committed && wanted.is_none() {
                     wanted = Some(found.clone());
+                    let late = Some(began.elapsed()).filter(|took| *took > NUMBERED);
+                    let late = late.map(|took| format!("{when} numbers took {took:?}"));
+                    self.blame(Invariant::MovesAgain, late).await;
                 }
                 let settled = |wanted: &Look| {
                     let mut pairs = wanted.partitions.iter().zip(&found.partitions);
                     pairs.all(|(wanted, found)| found.processed_seq >= wanted.last_seq)
                 };
                 if wanted.as_ref().is_some_and(settled) {
-                    return None;
+                    return true;
                 }
                 // A slow disk is no reason to blame anybody.
                 if found.settled() > before {
@@ -198,9 +223,11 @@ impl<DB: Dialect> Bed<DB> {
                 }
             }
             if Instant::now() > until {
-                return Some(format!(
+                let wrong = format!(
                     "{when} {committed:?} committed, wanted {wanted:?}, after {DRAIN:?} {found:?}"
-                ));
+                );
+                self.blame(Invariant::MovesAgain, [wrong]).await;
+                return false;
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -228,29 +255,36 @@ impl<DB: Dialect> Bed<DB> {
 
     /// A transaction that has a message for every partition and does not end; where others can write
     /// beside it. Nobody may have to wait for it.
-    async fn open_everywhere(&self) -> Result<Option<Transaction<'static, DB>>> {
+    async fn open_everywhere(&self) -> Option<Transaction<'static, DB>> {
         if !DB::CONCURRENT {
-            return Ok(None);
+            return None;
         }
-        let mut transaction = self.strangers.begin_with(DB::BEGIN_WRITING).await?;
-        let opened = write(&self.outbox, &mut transaction, &everywhere(OPEN)).await;
-        match opened {
-            Ok(()) => Ok(Some(transaction)),
-            Err(error) => bail!("a transaction beside the probe failed: {error:?}"),
+        let opened = async {
+            let mut transaction = self.strangers.begin_with(DB::BEGIN_WRITING).await?;
+            write(&self.outbox, &mut transaction, &everywhere(OPEN)).await?;
+            Ok::<_, Undone>(transaction)
+        };
+        match opened.await {
+            Ok(transaction) => Some(transaction),
+            Err(error) => {
+                let wrong = format!("a transaction beside the probe failed: {error:?}");
+                self.blame(Invariant::ProducersUnhurt, [wrong]).await;
+                None
+            }
         }
     }
 
     /// A message for every partition.
-    async fn probe(&self) -> Result<()> {
+    async fn probe(&self) {
         for placed in everywhere(PROBE) {
             let probe = self
                 .outbox
                 .transaction(async |connection| write(&self.outbox, connection, &[placed]).await);
             if let Err(error) = probe.await {
-                bail!("the probe was not enqueued: {error:?}");
+                let wrong = format!("the probe was not enqueued: {error:?}");
+                self.blame(Invariant::ProducersUnhurt, [wrong]).await;
             }
         }
-        Ok(())
     }
 }
 

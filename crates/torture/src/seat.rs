@@ -1,11 +1,12 @@
 //! A worker's place at the bed: one process after the other, each with a ledger of its own.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use anyhow::Result;
 
 use crate::clock::Clock;
-use crate::processes::{Process, Role};
+use crate::processes::{Process, Role, is_scripted};
 
 /// The place of a worker.
 pub(crate) struct Seat {
@@ -45,23 +46,25 @@ impl Seat {
         Ok(())
     }
 
-    /// An orderly stop, and another process. Whether it ended in time: one that is told to stop while it
-    /// dies of a message need not end well.
-    pub(crate) async fn restart(&mut self) -> Result<bool> {
-        if !self.process.has_ended() {
-            let _ = self.process.stop().await;
-        }
-        let ended = self.process.has_ended();
+    /// An orderly stop, and another process. What was wrong with it: one that is told to stop while it dies
+    /// of a message need not end well.
+    pub(crate) async fn restart(&mut self) -> Result<Option<String>> {
+        let stopped = self.process.stop().await.map(drop);
+        let scripted = self.process.ended().is_some_and(is_scripted);
         self.replace().await?;
-        Ok(ended)
+        let wrong = stopped.err().filter(|_| !scripted);
+        Ok(wrong.map(|error| format!("worker {}: {error:#}", self.number)))
     }
 
     pub(crate) async fn kill(&mut self) {
         self.process.kill().await;
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.process.has_ended()
+    /// How its process has ended by itself, if it has, and not as it was asked to.
+    pub(crate) fn ended(&mut self) -> Option<(ExitStatus, bool)> {
+        self.process
+            .ended()
+            .map(|status| (status, is_scripted(status)))
     }
 
     pub(crate) async fn stop(&mut self) -> Result<()> {

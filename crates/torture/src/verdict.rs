@@ -112,16 +112,10 @@ pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     dead_letters(evidence, &mut verdict);
     trouble::moves_again(evidence, &mut verdict);
     trouble::attempts(evidence, &mut verdict);
-    for left in &evidence.left {
-        verdict.say(Invariant::NothingLeft, || left.clone());
-    }
     trouble::producers_unhurt(evidence, &mut verdict);
     trouble::once_in_calm(evidence, &mut verdict);
-    for setback in &evidence.setbacks {
-        verdict.say(Invariant::EpochsGrow, || setback.clone());
-    }
-    for stuck in &evidence.stuck {
-        verdict.say(Invariant::MovesAgain, || stuck.clone());
+    for (invariant, what) in &evidence.broken {
+        verdict.say(*invariant, || what.clone());
     }
     verdict.figures = figures(evidence);
     if verdict.figures.announced > evidence.at_once {
@@ -184,7 +178,7 @@ fn delivered(
     let acked = evidence
         .deliveries
         .iter()
-        .filter(|delivery| delivery.end.is_some_and(|(_, success)| success));
+        .filter(|delivery| delivery.succeeded());
     let mut done: HashSet<(i64, i64)> = acked.filter_map(|delivery| delivery.order).collect();
     done.extend(
         evidence

@@ -16,8 +16,8 @@ use tokio::task::block_in_place;
 use crate::dialect::{Dialect, Ping};
 use crate::faults::booking;
 use crate::ledger::{Ledger, now};
-use crate::processes::{Mood, Role};
-use crate::producer::{KIND, LABEL};
+use crate::processes::{Mood, Role, end_as_scripted};
+use crate::producer::{KIND, LABEL, label};
 use crate::script::{Order, Queue, Script};
 
 /// Short, for much waits for it to run out.
@@ -94,8 +94,9 @@ pub(crate) async fn started<DB: Dialect>(
 /// The order that a message is; none if anything of it is not as it was sent.
 fn received(message: &OutboxMessage) -> Option<Order> {
     let order = Order::read(&message.payload)?;
-    let label = message.headers.get(LABEL);
-    let same = message.payload_type == KIND && label == Some(&order.to_string());
+    let sent = message.headers.get(LABEL);
+    let label = label(&order, message.key.as_deref());
+    let same = message.payload_type == KIND && sent == Some(&label);
     same.then_some(order)
 }
 
@@ -119,8 +120,11 @@ async fn obey(message: &OutboxMessage, order: Option<Order>) -> MessageResult {
             std::thread::sleep(LEASE.duration + LEASE.headroom);
             MessageResult::Retry
         }
+        Script::Abort => {
+            end_as_scripted();
+            std::future::pending().await
+        }
         Script::Hang => std::future::pending().await,
-        Script::Abort => std::process::abort(),
         Script::Fine | Script::Large | Script::Bytes | Script::Accounts => MessageResult::Ok,
     }
 }

@@ -69,7 +69,7 @@ fn a_demo_shows_how_fast_it_is() {
     let nobody: Command<Sqlite> = Command::at("");
     let demo = nobody.run_without_url(&["demo", "--seconds", "4"]);
     let shown = demo.complained();
-    assert_eq!(demo.code(), Some(0), "{shown}");
+    assert_eq!(demo.code(), Some(0), "{demo:?}");
     let counted = |line: &&str| line.contains(" per second, ") && !line.contains(" 0 per second");
     assert!(shown.lines().any(|line| counted(&line)), "{shown}");
     assert!(demo.printed().contains("nothing lost"), "{demo:?}");

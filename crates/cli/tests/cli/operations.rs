@@ -397,6 +397,29 @@ async fn what_is_not_there_is_named<DB: Backend>(command: &Command<DB>) {
         .fails(5);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_demo_waits_for_orders_that_are_placed_late() {
+    with_database(Server::Postgres, async |database| {
+        let command = Command::<sqlx::Postgres>::at(database.url());
+        let pool = Pool::<sqlx::Postgres>::connect(database.url()).await;
+        let pool = pool.unwrap();
+        // For longer than orders are placed: those that are under way are the last ones, and late. The table
+        // is looked for by a scan, for a name that was not there once may be remembered as missing.
+        let lock = "DO $$ BEGIN \
+                    FOR tick IN 1..3000 LOOP \
+                    EXIT WHEN EXISTS (SELECT FROM pg_class WHERE relname = 'outbox_demo_orders'); \
+                    PERFORM pg_sleep(0.01); END LOOP; \
+                    PERFORM pg_sleep(0.5); \
+                    LOCK TABLE outbox_demo_orders IN SHARE MODE; \
+                    PERFORM pg_sleep(2); END $$";
+        let stranger = tokio::spawn(async move { sqlx::raw_sql(lock).execute(&pool).await });
+        let demo = command.run_named(&["demo", "--seconds", "1", "--json"]);
+        stranger.await.unwrap().unwrap();
+        assert_eq!(demo.json()["agree"], true, "{demo:?}");
+    })
+    .await;
+}
+
 /// What is in the middle of its commit when the connection is lost may be there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_claims_to_know_of_a_commit_without_a_reply() {

@@ -20,6 +20,7 @@ use super::Backend;
 use super::lane::{Hot, Lane, Place, Turn};
 use crate::error::OutboxError;
 use crate::metrics;
+use crate::patience::FIRST;
 
 /// How long to wait for a connection before asking once more. While a server is away a pool tries less
 /// and less often, after seconds in the end, and would find its return late.
@@ -29,6 +30,10 @@ const ROLLBACK: Duration = Duration::from_secs(5);
 
 /// How long a connection that was used a moment ago may take to begin a transaction.
 const HOT: Duration = Duration::from_secs(5);
+
+/// What is asked of a server in less time nobody has ended: what waits for a lock is (see
+/// [`Backend::end_waits`]), from [`FIRST`] on, and that may reach whatever its connection does next.
+const UNDISTURBED: Duration = FIRST.saturating_sub(Duration::from_millis(100));
 
 /// What becomes of a connection that is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +55,8 @@ pub(crate) struct OwnConnection<DB: Backend> {
     turn: Option<Turn>,
     /// In the lane, while it is used.
     place: Option<Place>,
+    /// Since when it is at a verb of ours, and not at the application's own.
+    at_work: Option<Instant>,
 }
 
 impl<DB: Backend> OwnConnection<DB> {
@@ -66,6 +73,7 @@ impl<DB: Backend> OwnConnection<DB> {
         };
         let mut own = Self::new(connection, lane);
         own.place = place;
+        own.at_work = Some(Instant::now());
         Ok(own)
     }
 
@@ -76,7 +84,14 @@ impl<DB: Backend> OwnConnection<DB> {
             on_drop: OnDrop::Close,
             turn: None,
             place: None,
+            at_work: None,
         }
+    }
+
+    /// Whether somebody may be about to end what its session does.
+    pub(crate) fn may_be_ended(&self) -> bool {
+        let long = |since: Instant| since.elapsed() >= UNDISTURBED;
+        !DB::EMBEDDED && self.at_work.is_some_and(long)
     }
 
     /// A connection that is about to write.
@@ -181,8 +196,13 @@ impl<DB: Backend> Drop for OwnConnection<DB> {
             return;
         };
         match self.on_drop {
+            // Nobody else shall get what may be meant for it.
+            OnDrop::Keep if self.may_be_ended() => hot.connection.close_on_drop(),
             OnDrop::Keep => self.lane.park(hot, &runtime),
-            OnDrop::Close if !DB::EMBEDDED => hot.connection.close_on_drop(),
+            OnDrop::Close if !DB::EMBEDDED => {
+                hot.connection.close_on_drop();
+                self.lane.miss();
+            }
             // No wire can have swallowed anything in an embedded database, and to close the only
             // connection of one in memory would be to lose it.
             OnDrop::Close | OnDrop::RollBack => {

@@ -1,6 +1,9 @@
 //! From rows to values, for every database alike. Macros, because a row's type is its database's and
 //! the bounds of a generic function would be longer than what it does.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use super::{PartitionId, Seq};
+
 /// Reads a [`DeadLetter`] from a row of any database.
 macro_rules! dead_letter {
     ($row:expr) => {{
@@ -324,4 +327,47 @@ pub(crate) use registered;
 /// The queues of a process as they are stored. Whatever cannot be read is not handled.
 pub(super) fn queue_list(text: &str) -> Vec<String> {
     serde_json::from_str(text).unwrap_or_default()
+}
+
+/// Cuts off what does not follow the cursor number by number: where the cursor goes is counted, so what
+/// lies behind a hole would be taken for what is missing. It comes when that is there.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(super) fn cut_at_a_hole<T>(
+    partition_id: PartitionId,
+    cursor: Seq,
+    messages: &mut Vec<T>,
+    seq: impl Fn(&T) -> Seq,
+) {
+    let follows = |(expected, message): &(i64, &T)| seq(message).0 == *expected;
+    let next = cursor.0.saturating_add(1)..;
+    let whole = next.zip(&*messages).take_while(follows).count();
+    if whole < messages.len() {
+        let missing = cursor.0 + 1 + whole as i64;
+        tracing::warn!(
+            partition_id = partition_id.0,
+            missing,
+            "a number is missing: the rest waits"
+        );
+        messages.truncate(whole);
+    }
+}
+
+#[cfg(all(test, any(feature = "postgres", feature = "mysql")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_behind_a_hole_waits() {
+        let left = |cursor, numbers: &[i64]| -> Vec<i64> {
+            let mut numbers = numbers.to_vec();
+            cut_at_a_hole(PartitionId(1), Seq(cursor), &mut numbers, |seq| Seq(*seq));
+            numbers
+        };
+        assert_eq!(left(0, &[1, 2, 3]), [1, 2, 3]);
+        assert_eq!(left(7, &[8, 9, 11, 12]), [8, 9]);
+        assert_eq!(left(7, &[8, 8, 9]), [8]);
+        assert!(left(7, &[9, 10]).is_empty());
+        assert!(left(7, &[7, 8]).is_empty());
+        assert!(left(7, &[]).is_empty());
+    }
 }

@@ -35,6 +35,12 @@ const SHARE: usize = 4;
 /// How long to wait for a place in the lane before going on without: some may wait for answers that
 /// never come.
 const PLACE: Duration = Duration::from_millis(100);
+/// How much of the pool all processors together use at most, whatever they wait for: there are many of
+/// them, and the others who go on without a place are few.
+const CROWD: usize = 2;
+
+/// How long ago that is which happened lately.
+const LATELY: Duration = Duration::from_secs(60);
 
 /// A place in the lane.
 pub(crate) type Place = OwnedSemaphorePermit;
@@ -49,6 +55,9 @@ pub struct Lane<DB: Backend> {
     parked: Mutex<Parked<DB>>,
     writers: Arc<tokio::sync::Mutex<()>>,
     places: Arc<Semaphore>,
+    seats: Arc<Semaphore>,
+    /// When a connection was last missed, or given up without an answer.
+    missed: Mutex<Option<Instant>>,
 }
 
 /// A connection that goes from one to the next.
@@ -73,11 +82,13 @@ struct Parked<DB: Backend> {
 
 impl<DB: Backend> Lane<DB> {
     pub(crate) fn new(pool: &Pool<DB>, writers: &Arc<tokio::sync::Mutex<()>>) -> Arc<Self> {
-        let places = pool.options().get_max_connections() as usize / SHARE;
+        let connections = pool.options().get_max_connections() as usize;
         Arc::new(Self {
             pool: pool.clone(),
             writers: Arc::clone(writers),
-            places: Arc::new(Semaphore::new(places.max(2))),
+            places: Arc::new(Semaphore::new((connections / SHARE).max(2))),
+            seats: Arc::new(Semaphore::new((connections / CROWD).max(1))),
+            missed: Mutex::default(),
             parked: Mutex::new(Parked {
                 connections: Vec::new(),
                 looked_after: false,
@@ -94,7 +105,31 @@ impl<DB: Backend> Lane<DB> {
     /// Waits for a place.
     pub(crate) async fn place(&self) -> Option<Place> {
         let place = Arc::clone(&self.places).acquire_owned();
-        timeout(PLACE, place).await.ok()?.ok()
+        let place = timeout(PLACE, place).await;
+        if place.is_err() {
+            self.miss();
+        }
+        place.ok()?.ok()
+    }
+
+    /// A connection is missed, or was given up without an answer.
+    pub(crate) fn miss(&self) {
+        *lock(&self.missed) = Some(Instant::now());
+    }
+
+    /// Whether that was so lately: what waits for a lock then keeps others from their work.
+    pub(crate) fn was_missed(&self) -> bool {
+        lock(&self.missed).is_some_and(|at| at.elapsed() < LATELY)
+    }
+
+    /// Waits for one of the seats that all processors share, for as long as it takes: who sits there and
+    /// is not answered gets up when its patience ends. Not by one that has a connection, for others may
+    /// sit and wait for that. In an embedded database there is no answer to wait for.
+    pub(crate) async fn seat(&self) -> Option<Place> {
+        if DB::EMBEDDED {
+            return None;
+        }
+        Arc::clone(&self.seats).acquire_owned().await.ok()
     }
 
     /// Waits for one's turn to write, where that is needed.

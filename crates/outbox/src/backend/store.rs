@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::Pool;
 
-use super::{Backend, Lane, StatementSet as _, TablePrefix, TimeSource};
+use super::{Backend, Habits, Lane, StatementSet as _, TablePrefix, TimeSource};
 
 /// A pool and the statements for it.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub struct Store<DB: Backend> {
     pub sql: DB::Statements,
     /// What all table names begin with.
     pub prefix: TablePrefix,
-    /// Whether a statement by itself would run in an isolation level that does not suit us.
-    pub explicit_isolation: bool,
+    /// What is known of the server.
+    pub habits: Habits,
 }
 
 impl<DB: Backend> Store<DB> {
@@ -35,7 +35,7 @@ impl<DB: Backend> Store<DB> {
             pool,
             sql: DB::Statements::new(prefix, time),
             prefix: prefix.clone(),
-            explicit_isolation: false,
+            habits: Habits::default(),
         }
     }
 }

@@ -54,6 +54,11 @@ impl<DB: Backend> OwnTransaction<DB> {
         self.connection.leave_lane();
     }
 
+    /// Whether somebody may be about to end what its session does.
+    pub(crate) fn may_be_ended(&self) -> bool {
+        self.connection.may_be_ended()
+    }
+
     pub(crate) async fn commit(mut self) -> Result<(), OutboxError> {
         DB::TransactionManager::commit(&mut self.connection).await?;
         self.give_back().await;

@@ -1,5 +1,7 @@
 //! What the verbs of a backend take and answer.
 
+use std::time::Duration;
+
 use crate::message::{EnqueueMessage, OutboxMessageId};
 
 /// The database's number of a partition, unique over all queues.
@@ -91,6 +93,15 @@ pub struct Survey {
     pub expired: bool,
 }
 
+/// What a look at partitions found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Those that have something to do.
+    pub surveys: Vec<Survey>,
+    /// How long it took, without the wait for a connection.
+    pub took: Duration,
+}
+
 /// What one step of sequencing did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sequenced {
@@ -178,6 +189,45 @@ pub struct Settlement {
     pub last_error: Option<String>,
     /// What of it goes to the dead letters.
     pub dead_letters: Vec<Burial>,
+}
+
+/// What a server is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Habits {
+    /// Whether a statement by itself would run in an isolation level that does not suit us: it needs a
+    /// transaction around it that asks for READ COMMITTED.
+    pub explicit_isolation: bool,
+    /// Whether it refuses text that is not written in its own alphabet, and only ASCII is in all of them.
+    pub ascii_only: bool,
+}
+
+impl Habits {
+    /// A reason as the server takes it: one that it refused would be refused for ever, with all that is
+    /// settled along with it.
+    pub(crate) fn writable(self, reason: String) -> String {
+        if !self.ascii_only || reason.is_ascii() {
+            return reason;
+        }
+        let mut written = String::with_capacity(reason.len());
+        for letter in reason.chars() {
+            match letter.is_ascii() {
+                true => written.push(letter),
+                false => written.extend(letter.escape_unicode()),
+            }
+        }
+        written
+    }
+}
+
+impl Settlement {
+    /// The same, with reasons that the server takes.
+    pub(crate) fn writable(mut self, habits: Habits) -> Self {
+        self.last_error = self.last_error.map(|reason| habits.writable(reason));
+        for dead in &mut self.dead_letters {
+            dead.reason = habits.writable(std::mem::take(&mut dead.reason));
+        }
+        self
+    }
 }
 
 /// What becomes of a write if the server crashes right after it.

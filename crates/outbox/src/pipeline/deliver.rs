@@ -1,7 +1,10 @@
 //! Hands messages to a handler, within its time, and survives whatever it does. What its answer means
 //! for the cursor is decided in `settle`.
 
-use std::panic::AssertUnwindSafe;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 
 use futures_util::FutureExt as _;
 use taskward::panic;
@@ -50,6 +53,15 @@ pub(crate) enum TransactionGone {
         /// What the database said.
         error: OutboxError,
     },
+    /// The connection was lost before the handler ran: no failure of anybody's.
+    Lost(OutboxError),
+    /// It was lost after the handler had answered that all is well.
+    LostAfter {
+        /// How many messages came before that.
+        before: usize,
+        /// What the database said.
+        error: OutboxError,
+    },
 }
 
 fn retry(reason: impl Into<String>) -> HandlerResult {
@@ -63,7 +75,17 @@ async fn within<T>(
     deadline: Instant,
     handler: impl Future<Output = T> + Send,
 ) -> Result<T, String> {
-    match timeout_at(deadline, AssertUnwindSafe(handler).catch_unwind()).await {
+    let mut handler = pin!(Some(AssertUnwindSafe(handler).catch_unwind()));
+    let answer = poll_fn(|context| match handler.as_mut().as_pin_mut() {
+        Some(handler) => handler.poll(context),
+        None => Poll::Pending,
+    });
+    let answer = timeout_at(deadline, answer).await;
+    // One that was stopped may panic even now, when it is dropped: that adds nothing to its failure.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| handler.set(None))) {
+        panic::discard(payload);
+    }
+    match answer {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(payload)) => {
             let said = format!("the handler panicked: {}", panic::message(payload.as_ref()));
@@ -111,7 +133,8 @@ pub(crate) async fn leased(
         true => Span::none(),
         false => trace::handle_batch(messages),
     };
-    let handled = handler.handle(&mut batch).instrument(span);
+    // What it does before its future is there may panic as well.
+    let handled = async { handler.handle(&mut batch).await }.instrument(span);
     let handled = lost.run_until_cancelled(handled);
     let result = match within(deadline, handled).await {
         Ok(Some(result)) => result,
@@ -137,6 +160,20 @@ pub(crate) async fn leased(
     }
 }
 
+/// A step with a savepoint around the handler of the message that has so many before it.
+async fn savepoint<DB: Backend>(
+    connection: &mut DB::Connection,
+    verb: Savepoint,
+    before: usize,
+) -> Result<(), TransactionGone> {
+    let done = DB::savepoint(connection, verb).await;
+    done.map_err(|error| match verb {
+        Savepoint::Set if error.is_retryable() => TransactionGone::Lost(error),
+        Savepoint::Release if error.is_retryable() => TransactionGone::LostAfter { before, error },
+        _ => TransactionGone::Ended { before, error },
+    })
+}
+
 /// Delivers to a transactional handler, each message in a savepoint of its own.
 pub(crate) async fn transactional_messages<DB: Backend>(
     handler: &dyn DynTransactionalMessage<DB>,
@@ -155,12 +192,9 @@ pub(crate) async fn transactional_messages<DB: Backend>(
         if before > 0 && Instant::now() >= deadline {
             break;
         }
-        let gone = |error| TransactionGone::Ended { before, error };
-        DB::savepoint(connection, Savepoint::Set)
-            .await
-            .map_err(gone)?;
+        savepoint::<DB>(connection, Savepoint::Set, before).await?;
         let span = trace::handle(message);
-        let handled = handler.handle(connection, message).instrument(span);
+        let handled = async { handler.handle(connection, message).await }.instrument(span);
         let answer = within(deadline, handled)
             .await
             .map_err(|reason| TransactionGone::Stopped { before, reason })?;
@@ -168,7 +202,7 @@ pub(crate) async fn transactional_messages<DB: Backend>(
             MessageResult::Ok => Savepoint::Release,
             MessageResult::Retry | MessageResult::Reject(_) => Savepoint::Undo,
         };
-        DB::savepoint(connection, verb).await.map_err(gone)?;
+        savepoint::<DB>(connection, verb, before).await?;
         match answer {
             MessageResult::Ok => {}
             MessageResult::Reject(reason) => delivery.dead_letters.push(burial(message, reason)),
@@ -189,12 +223,9 @@ pub(crate) async fn transactional_batch<DB: Backend>(
     messages: &[OutboxMessage],
     deadline: Instant,
 ) -> Result<Delivery, TransactionGone> {
-    let gone = |error| TransactionGone::Ended { before: 0, error };
-    DB::savepoint(connection, Savepoint::Set)
-        .await
-        .map_err(gone)?;
+    savepoint::<DB>(connection, Savepoint::Set, 0).await?;
     let span = trace::handle_batch(messages);
-    let handled = handler.handle(connection, messages).instrument(span);
+    let handled = async { handler.handle(connection, messages).await }.instrument(span);
     let result = within(deadline, handled)
         .await
         .map_err(|reason| TransactionGone::Stopped { before: 0, reason })?;
@@ -202,7 +233,7 @@ pub(crate) async fn transactional_batch<DB: Backend>(
         HandlerResult::Success => (Savepoint::Release, messages.len()),
         HandlerResult::Retry { .. } | HandlerResult::Reject { .. } => (Savepoint::Undo, 0),
     };
-    DB::savepoint(connection, verb).await.map_err(gone)?;
+    savepoint::<DB>(connection, verb, 0).await?;
     Ok(Delivery {
         settled,
         dead_letters: Vec::new(),

@@ -31,13 +31,19 @@ pub(crate) fn settlement(
             // Several are left and nobody knows which is at fault: they come one at a time.
             HandlerResult::Reject { reason } => last_error = Some(storable(&reason)),
             HandlerResult::Retry { reason } => {
-                attempts = attempts.saturating_add(1);
                 last_error = Some(storable(&reason));
-                // With others beside it nobody knows whether it is at fault: it comes alone first.
+                attempts = attempts.saturating_add(1);
+                let exhausted = max_attempts.filter(|max| attempts >= *max);
                 let alone = delivery.blamed || messages.len() - delivery.settled == 1;
-                if alone && max_attempts.is_some_and(|max| attempts >= max) {
-                    bury_exhausted(delivery, head, &reason);
-                    (attempts, last_error) = (0, None);
+                match exhausted {
+                    None => {}
+                    Some(_) if alone => {
+                        bury_exhausted(delivery, head, &reason);
+                        (attempts, last_error) = (0, None);
+                    }
+                    // With others beside it nobody knows whether it is at fault: its last attempt is one that
+                    // it has alone, and whoever takes over finds it not used up.
+                    Some(max) => attempts = max - 1,
                 }
             }
         }

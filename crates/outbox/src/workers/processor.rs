@@ -95,6 +95,8 @@ pub(crate) struct Processor<DB: Backend> {
     /// Database errors in a row, until when to rest after the last, and which contact it was in.
     errors: u32,
     error_rest: Option<(Instant, u64)>,
+    /// How often in a row a handler's connection was gone although it had answered that all is well.
+    losses: u32,
     telling: Telling,
     /// The process stops.
     stop: CancellationToken,
@@ -129,6 +131,7 @@ impl<DB: Backend> Processor<DB> {
             resume_at: None,
             errors: 0,
             error_rest: None,
+            losses: 0,
             telling: Telling::default(),
             stop: CancellationToken::new(),
         }
@@ -163,7 +166,7 @@ impl<DB: Backend> Processor<DB> {
         let (holder, lease_millis) = (&self.engine.incarnation, self.queue.lease_millis());
         let claim = DB::claim(store, self.partition_id, holder, lease_millis, takeover);
         let span = tracing::info_span!("outbox.claim", queue = %self.queue.name, partition = self.partition);
-        let claimed = self.heard(claim.instrument(span)).await?;
+        let claimed = self.heard_in_turn(claim.instrument(span)).await?;
         let held = claimed.map(|Claimed { lease, abandoned }| Held {
             lease,
             careful: abandoned,
@@ -184,7 +187,7 @@ impl<DB: Backend> Processor<DB> {
             // Whatever comes of it, nothing of that is handed out any more.
             self.ahead = None;
             self.pay(held.lease).await?;
-            self.heard(DB::release(&self.engine.store, &[held.lease]))
+            self.heard_in_turn(DB::release(&self.engine.store, held.lease))
                 .await?;
             self.hold(None);
         }
@@ -416,6 +419,18 @@ impl<DB: Backend> Processor<DB> {
         async move { answer_in_contact(limit, &mut contact, verb).await }
     }
 
+    /// The same for a verb that takes a connection of the pool: all processors together leave the
+    /// application its share.
+    fn heard_in_turn<T>(
+        &self,
+        verb: impl Future<Output = Result<T, OutboxError>>,
+    ) -> impl Future<Output = Result<T, OutboxError>> {
+        self.heard(async {
+            let _seat = self.engine.store.workers.seat().await;
+            verb.await
+        })
+    }
+
     /// The handler runs now: an attempt that was written down before is used up. Answers what tells it
     /// that its lease is lost.
     fn tried(&mut self, messages: &[OutboxMessage]) -> CancellationToken {
@@ -448,12 +463,30 @@ impl<DB: Backend> Processor<DB> {
         limit: ReadLimit,
         commit: Commit,
     ) -> Result<Advance, OutboxError> {
-        let advance = DB::advance_alone(&self.engine.store, lease, settlement, limit, commit);
+        let advanced = self.advance_in_time(lease, settlement, limit, commit);
+        Ok(advanced.await?.0)
+    }
+
+    /// The same, and until when a handler may work under the lease that was renewed: the wait for others
+    /// before it is not the handler's time.
+    async fn advance_in_time(
+        &self,
+        lease: Lease,
+        settlement: Option<&Settlement>,
+        limit: ReadLimit,
+        commit: Commit,
+    ) -> Result<(Advance, Instant), OutboxError> {
         let span = match settlement {
             None => Span::none(),
             Some(settlement) => self.settling(settlement),
         };
-        self.heard(advance.instrument(span)).await
+        let store = &self.engine.store;
+        let advance = async {
+            let deadline = self.deadline();
+            let advance = DB::advance_alone(store, lease, settlement, limit, commit).await?;
+            Ok((advance, deadline))
+        };
+        self.heard_in_turn(advance.instrument(span)).await
     }
 
     /// Messages that were read, as the handler gets them; the first was tried so often.
@@ -472,6 +505,12 @@ impl<DB: Backend> Processor<DB> {
         };
         read.enumerate().map(message).collect()
     }
+}
+
+/// How long to rest after so many errors in a row. What only this partition meets, such as a row that
+/// somebody has locked, may be over without anybody noticing: no longer than a lease.
+fn rest_after(errors: u32, lease: Duration) -> Duration {
+    Duration::from_millis(100 << errors.min(8)).min(lease)
 }
 
 impl<DB: Backend> WorkerAction for Processor<DB> {
@@ -506,7 +545,7 @@ impl<DB: Backend> WorkerAction for Processor<DB> {
             }
             Err(error) => {
                 self.errors = self.errors.saturating_add(1);
-                let rest = Duration::from_millis(100 << self.errors.min(8));
+                let rest = rest_after(self.errors, self.queue.lease.duration);
                 self.error_rest = Some((Instant::now() + rest, contact));
                 let partition_id = self.partition_id.0;
                 tracing::warn!(partition_id, %error, ?rest, "the processor could not go on");
@@ -517,5 +556,18 @@ impl<DB: Backend> WorkerAction for Processor<DB> {
                 Ok(Directive::Sleep(rest, report))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_rests_for_longer_than_a_lease_after_errors() {
+        let rest = |errors, lease| rest_after(errors, Duration::from_secs(lease)).as_millis();
+        assert_eq!(rest(1, 30), 200);
+        assert_eq!(rest(u32::MAX, 30), 25_600);
+        assert_eq!(rest(u32::MAX, 2), 2_000);
     }
 }

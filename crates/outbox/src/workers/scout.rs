@@ -10,10 +10,10 @@ use taskward::{Directive, WorkerAction};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, PartitionId, Pulse, Survey};
+use crate::backend::{Backend, Look, PartitionId, Pulse, Survey};
 use crate::engine::{ClaimPermit, Engine, lock};
 use crate::error::OutboxError;
-use crate::patience::{Patience, SCOUTS_LONGEST};
+use crate::patience::{FIRST, Patience, SCOUTS_LONGEST, answer_within};
 
 /// How often to look when nothing happens.
 const IDLE_PROBE: Duration = Duration::from_millis(80);
@@ -26,6 +26,11 @@ const REST_FOR_LOOK: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_secs(1);
 /// Pending work that nobody claimed for so long is anyone's.
 const UNCLAIMED: Duration = Duration::from_secs(2);
+
+/// How often waits for locks are ended at most, and how long that may take: whoever looks has other things
+/// to do.
+const END_WAITS: Duration = Duration::from_secs(1);
+const ENDING_WAITS: Duration = Duration::from_millis(500);
 
 /// What was last seen of a partition's holder, and since when.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +52,8 @@ pub(crate) struct Scout<DB: Backend> {
     idle: Duration,
     due: Instant,
     lost_contact: bool,
+    /// When what waited for locks was last ended.
+    ended_waits: Instant,
 }
 
 impl<DB: Backend> Scout<DB> {
@@ -61,6 +68,7 @@ impl<DB: Backend> Scout<DB> {
             idle: IDLE_PROBE,
             due: Instant::now(),
             lost_contact: false,
+            ended_waits: Instant::now(),
         }
     }
 
@@ -106,6 +114,19 @@ impl<DB: Backend> Scout<DB> {
         };
         self.due = self.looked + rest;
         rest
+    }
+
+    /// Ends what waits for locks and keeps connections that are missed. What nobody waits for any more would
+    /// pile up in the server: a look behind a locked table, every two seconds.
+    async fn end_waits(&mut self) {
+        let store = &self.engine.store;
+        if self.ended_waits.elapsed() < END_WAITS || !store.workers.was_missed() {
+            return;
+        }
+        if let Err(error) = answer_within(ENDING_WAITS, DB::end_waits(store, FIRST)).await {
+            tracing::debug!(%error, "what waits for a lock goes on waiting");
+        }
+        self.ended_waits = Instant::now();
     }
 
     fn note(&mut self, survey: &Survey, now: Instant) {
@@ -161,10 +182,10 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
         if let Err(rest) = self.due() {
             return Ok(Directive::sleep(rest));
         }
-        let began = Instant::now();
+        self.end_waits().await;
         let survey = DB::survey(&self.engine.store, &self.partition_ids);
-        let surveys = match self.patience.hear(survey).await {
-            Ok(surveys) => surveys,
+        let Look { surveys, took } = match self.patience.hear(survey).await {
+            Ok(look) => look,
             Err(error) => {
                 if !std::mem::replace(&mut self.lost_contact, true) {
                     tracing::warn!(%error, "no answer from the database, or no free connection");
@@ -173,7 +194,7 @@ impl<DB: Backend> WorkerAction for Scout<DB> {
             }
         };
         let now = Instant::now();
-        let rest = (now - began).saturating_mul(REST_FOR_LOOK);
+        let rest = took.saturating_mul(REST_FOR_LOOK);
         self.idle = IDLE_PROBE.max(rest.min(LONGEST_REST));
         if std::mem::take(&mut self.lost_contact) {
             tracing::info!("the database answers again");

@@ -1,7 +1,8 @@
 //! Removes settled messages in bounded steps, off the hot path, and keeps up while messages flow: it
 //! is rung when something was settled, and rests for its pace between two rounds.
 
-use std::collections::{HashSet, VecDeque};
+mod line;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use taskward::{Directive, WorkerAction};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, PartitionId, Reclaimed};
+use crate::backend::{Backend, Reclaimed, Swept};
 use crate::engine::{Engine, lock};
 use crate::error::OutboxError;
 use crate::patience::Patience;
+use line::Line;
 
 /// How long one round may go on before others get the permit.
 const ROUND: Duration = Duration::from_secs(1);
@@ -28,8 +30,8 @@ const TRIES: u32 = 7;
 #[derive(Debug)]
 pub(crate) struct Vacuum<DB: Backend> {
     engine: Arc<Engine<DB>>,
-    /// What is left of this round: at first everything, for nobody knows what an earlier life left.
-    dirty: HashSet<PartitionId>,
+    /// Where to go: at first everywhere, for nobody knows what an earlier life left.
+    line: Line,
     /// Not before this, however often it is rung.
     not_before: Instant,
     room: Room,
@@ -38,11 +40,12 @@ pub(crate) struct Vacuum<DB: Backend> {
 
 impl<DB: Backend> Vacuum<DB> {
     pub(crate) fn new(engine: Arc<Engine<DB>>) -> Self {
-        let dirty = engine.partition_ids().into_iter().collect();
+        let mut line = Line::default();
+        line.join(engine.partition_ids());
         Self {
             patience: engine.patience().with_long_work(),
             engine,
-            dirty,
+            line,
             not_before: Instant::now(),
             room: Room::new(Instant::now()),
         }
@@ -153,46 +156,85 @@ impl<DB: Backend> WorkerAction for Vacuum<DB> {
         if !rest.is_zero() {
             return Ok(Directive::Sleep(rest, 0));
         }
-        let tuning = &self.engine.profile.vacuum;
+        let tuning = self.engine.profile.vacuum;
         self.not_before = started + tuning.min_interval;
-        self.dirty
-            .extend(std::mem::take(&mut *lock(&self.engine.settled)));
-        let (mut removed, mut busy, mut failed) = (0, false, None);
-        let mut due: VecDeque<PartitionId> = self.dirty.iter().copied().collect();
+        self.line
+            .join(std::mem::take(&mut *lock(&self.engine.settled)));
+        let mut round = Round::default();
+        let mut due = self.line.due(started);
         while let Some(partition_id) = due.pop_front() {
             if cancel.is_cancelled() || started.elapsed() >= ROUND {
-                return Ok(Directive::Proceed(removed));
+                round.cut_short = true;
+                break;
             }
+            let limit = self.line.limit(partition_id, tuning.batch_size);
+            let failures = self.line.failures(partition_id);
             let began = Instant::now();
-            let sweep = DB::sweep(&self.engine.store, partition_id, tuning.batch_size);
-            match self.patience.hear(sweep).await {
+            let sweep = DB::sweep(&self.engine.store, partition_id, limit);
+            match self.patience.after(failures).hear(sweep).await {
                 Ok(swept) => {
                     let meters = &self.engine.meters;
                     meters.vacuum.record(began.elapsed());
                     meters.swept.increment(swept.messages);
-                    removed += swept.messages;
                     self.room.removed(swept.messages, Instant::now());
+                    self.line.swept(partition_id, swept, tuning.batch_size);
+                    round.swept(swept);
                     if swept.more {
                         due.push_back(partition_id);
-                    } else if swept.busy {
-                        // Whoever is at it may have begun before the last was settled.
-                        busy = true;
-                    } else {
-                        self.dirty.remove(&partition_id);
                     }
                 }
-                // The others go on; this one stays for the next round.
-                Err(error) => failed = Some(error),
+                // The others go on.
+                Err(error) => {
+                    tracing::warn!(partition_id = partition_id.0, %error, "the vacuum failed");
+                    self.line.failed(partition_id, &tuning, Instant::now());
+                    round.failed = Some(error);
+                }
             }
         }
-        match failed {
-            Some(error) => Err(error),
-            None if busy => Ok(Directive::Sleep(tuning.min_interval, removed)),
+        let removed = round.removed;
+        if let Some(error) = round.error() {
+            // After its rest it tries again, whoever rings.
+            self.engine.vacuum_bell.notify_one();
+            return Err(error);
+        }
+        if round.cut_short {
+            return Ok(Directive::Proceed(removed));
+        }
+        if round.busy {
+            return Ok(Directive::Sleep(tuning.min_interval, removed));
+        }
+        match self.line.rest(Instant::now()) {
+            Some(rest) => Ok(Directive::Sleep(rest, removed)),
             None if !self.room.is_worth_while() => Ok(Directive::Idle(removed)),
             // Not while messages flow: what lies behind them could not be given back.
             None if removed > 0 => Ok(Directive::Sleep(tuning.min_interval, removed)),
             None => Ok(self.reclaim(cancel).await),
         }
+    }
+}
+
+/// How a round went.
+#[derive(Debug, Default)]
+struct Round {
+    removed: u64,
+    answered: bool,
+    /// Whoever is at it may have begun before the last was settled.
+    busy: bool,
+    failed: Option<OutboxError>,
+    /// Its time was up before everybody had a turn.
+    cut_short: bool,
+}
+
+impl Round {
+    fn swept(&mut self, swept: Swept) {
+        self.removed += swept.messages;
+        self.answered = true;
+        self.busy |= swept.busy;
+    }
+
+    /// What is wrong with the database, and not with one partition alone: that one rests by itself.
+    fn error(&mut self) -> Option<OutboxError> {
+        self.failed.take_if(|_| !self.answered)
     }
 }
 
@@ -209,6 +251,20 @@ mod tests {
         room.removed(WORTH_WHILE, now);
         assert!(room.is_worth_while());
         room
+    }
+
+    #[test]
+    fn a_round_in_which_nobody_answered_is_an_error_also_when_its_time_was_up() {
+        let failed = || Round {
+            failed: Some(sqlx::Error::PoolTimedOut.into()),
+            cut_short: true,
+            ..Round::default()
+        };
+        assert!(failed().error().is_some());
+        let mut round = failed();
+        round.swept(Swept::default());
+        assert!(round.error().is_none(), "the one that failed rests");
+        assert!(Round::default().error().is_none());
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use outbox::{
-    Batch, HandlerResult, LeaseConfig, LeasedHandler, MessageResult, OutboxMessage,
+    Batch, HandlerResult, LeaseConfig, LeasedHandler, MessageResult, Outbox, OutboxMessage,
     TransactionalHandler, TransactionalMessageHandler,
 };
 
-use super::stage::{ONE, text_of};
+use super::boundaries::{Mode, set};
+use super::stage::{ONE, quick, text_of};
 use super::{Collector, Dialect, Stage};
 
 /// Writes an effect per message; rejects a batch with poison in it, as a whole.
@@ -254,4 +255,34 @@ pub(crate) async fn the_last_attempt_of_a_batchs_head_is_its_own<DB: Dialect>(st
         (stage.number(letters).await, stage.number(poison).await),
         (1, 1)
     );
+}
+
+pub(crate) async fn a_take_over_from_a_batch_that_rests_buries_nobody<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    set(stage, Mode::Leased).await;
+    let collector = Collector::new();
+    let allergic = async || {
+        let queue = quick(Outbox::builder(stage.pool.clone())).queue("orders", ONE);
+        let queue = queue.batch_leased(Allergic(collector.clone()));
+        queue.max_attempts(1).step_by_step().await.unwrap()
+    };
+    let mut dead = allergic().await;
+    let texts = ["innocent", "poison"];
+    stage.enqueue(dead.outbox(), 0, &texts).await;
+    assert_eq!(dead.drain().await.unwrap().retried, 1);
+    drop(dead);
+    let mut heir = allergic().await;
+    heir.advance(Duration::from_secs(3600)).await.unwrap();
+    heir.drain().await.unwrap();
+    heir.advance(Duration::from_secs(3600)).await.unwrap();
+    heir.drain().await.unwrap();
+    assert_eq!(
+        collector.texts(),
+        ["innocent", "poison", "innocent", "poison"]
+    );
+    let buried = stage.buried(heir.outbox()).await;
+    let buried: Vec<_> = buried.iter().map(|letter| (letter.1, letter.2)).collect();
+    assert_eq!(buried, [(2, 1)], "the poison, after its attempt");
+    heir.stop().await.unwrap();
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outbox::{
-    Batch, EnqueueMessage, HandlerResult, LeasedHandler, MessageResult, OutboxBuilder, OutboxError,
-    WorkerTuning,
+    Batch, EnqueueMessage, HandlerResult, LeaseConfig, LeasedHandler, MessageResult, Outbox,
+    OutboxBuilder, OutboxError, WorkerTuning,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::crashes::Worker;
-use super::stage::{FOUR, ONE, text_message, text_of};
+use super::stage::{FOUR, ONE, quick, text_message, text_of};
 use super::{Collector, Dialect, Stage};
 
 /// Acks everything and counts it.
@@ -104,6 +104,50 @@ pub(crate) async fn the_vacuum_keeps_up_while_messages_flow<DB: Dialect>(stage: 
         let bound = (IN_FLIGHT + TOGETHER + sent / 2) as i64;
         assert!(most < bound, "{table} had {most} rows of {sent} messages");
     }
+}
+
+/// How long a stranger has a table for itself.
+const LOCKED: Duration = Duration::from_secs(20);
+
+pub(crate) async fn statements_that_nobody_waits_for_do_not_pile_up_behind_a_locked_table<
+    DB: Dialect,
+>(
+    stage: &Stage<DB>,
+) {
+    let Some((lock, unlock)) = DB::LOCKS_QUEUES else {
+        return;
+    };
+    let collector = Collector::new();
+    let builder = quick(Outbox::builder(stage.another_pool(8).await)).auto_migrate();
+    let queue = builder.queue("orders", FOUR).leased(collector.clone());
+    // Processors wait for an answer as long as a lease lasts: short, so that they ask many times.
+    let lease = LeaseConfig {
+        duration: Duration::from_secs(2),
+        headroom: Duration::from_millis(500),
+    };
+    let handle = queue.lease(lease).start().await.unwrap();
+    let everywhere = async |text: &str| {
+        for partition in 0..4 {
+            stage.enqueue(handle.outbox(), partition, &[text]).await;
+        }
+    };
+    everywhere("before").await;
+    collector.wait_for(4).await;
+    let mut stranger = stage.pool.acquire().await.unwrap();
+    DB::run(&mut stranger, lock.to_owned()).await.unwrap();
+    everywhere("meanwhile").await;
+    let (locked, mut most) = (Instant::now(), 0);
+    let mut looks = tokio::time::interval(Duration::from_millis(100));
+    while locked.elapsed() < LOCKED {
+        looks.tick().await;
+        most = most.max(stage.number(DB::WAITING_FOR_A_TABLE).await);
+    }
+    DB::run(&mut stranger, unlock.to_owned()).await.unwrap();
+    collector.wait_for(8).await;
+    handle.stop().await;
+    assert!(most > 0, "nobody waited, so nothing was shown");
+    // What nobody waits for after two seconds may live for another two: twice as many as have connections.
+    assert!(most <= 16, "{most} waited, of a pool of 8");
 }
 
 const MEBIBYTE: usize = 1 << 20;

@@ -72,6 +72,16 @@ pub(crate) trait Dialect: Backend {
 
     /// How many sessions wait for a lock, where a deadlock's victim depends on who waits first.
     const WAITING: &'static str = "SELECT CAST(1 AS SIGNED)";
+
+    /// How a session takes the table of the queues for itself, and gives it back; none where that would be
+    /// the whole database.
+    const LOCKS_QUEUES: Option<(&'static str, &'static str)> = None;
+
+    /// How many sessions wait for a table.
+    const WAITING_FOR_A_TABLE: &'static str = "SELECT 0";
+
+    /// What a session says to be ended by its server; none where there is no server.
+    const ENDS_ITSELF: Option<&'static str> = None;
 }
 
 macro_rules! dialect {
@@ -114,6 +124,12 @@ dialect!(sqlx::Postgres, sqlx::PgConnection, {
     const DIES_IN_DEADLOCKS: &'static str = "SET LOCAL deadlock_timeout = '1ms'";
     const WAITING: &'static str = "SELECT COUNT(*) FROM pg_stat_activity \
                                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    const LOCKS_QUEUES: Option<(&'static str, &'static str)> = Some((
+        "BEGIN; LOCK TABLE outbox_queues IN ACCESS EXCLUSIVE MODE",
+        "ROLLBACK",
+    ));
+    const WAITING_FOR_A_TABLE: &'static str = Self::WAITING;
+    const ENDS_ITSELF: Option<&'static str> = Some("SELECT pg_terminate_backend(pg_backend_pid())");
     const TRANSACTIONS: &[&[&str]] = &[
         &["BEGIN"],
         &["BEGIN ISOLATION LEVEL REPEATABLE READ"],
@@ -145,6 +161,11 @@ dialect!(sqlx::MySql, sqlx::MySqlConnection, {
     const STRICTEST: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE";
     const PASSING: &[&str] = &["outbox_messages", "outbox_runs", "outbox_incoming"];
     const DDL_COMMITS: bool = true;
+    const LOCKS_QUEUES: Option<(&'static str, &'static str)> =
+        Some(("LOCK TABLES outbox_queues WRITE", "UNLOCK TABLES"));
+    const WAITING_FOR_A_TABLE: &'static str = "SELECT COUNT(*) FROM information_schema.processlist \
+                                               WHERE db = DATABASE() AND state LIKE 'Waiting for %lock'";
+    const ENDS_ITSELF: Option<&'static str> = Some("KILL CONNECTION_ID()");
 
     fn for_the_server(script: String) -> String {
         let script = script.replace("DELIMITER //", "").replace("END//", "END;");

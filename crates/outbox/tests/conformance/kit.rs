@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outbox::testing::{Failure, fail_on, step_clock};
-use outbox::{DeadLetterStatus, EnqueueMessage, LeaseConfig, MessageResult, Outbox};
+use outbox::{DeadLetterStatus, EnqueueMessage, LeaseConfig, MessageResult, Outbox, WorkerTuning};
 
 use super::outcomes::Ledger;
 use super::stage::{ONE, quick, text_of};
@@ -64,6 +64,31 @@ pub(crate) async fn a_drain_delivers_what_is_due_and_nothing_else<DB: Dialect>(s
     );
     let rows = "SELECT COUNT(*) FROM outbox_messages";
     assert_eq!(stage.number(rows).await, 0, "a drain sweeps as well");
+}
+
+pub(crate) async fn backoffs_double_up_to_the_last_attempt<DB: Dialect>(stage: &Stage<DB>) {
+    let tuning = WorkerTuning::processor().retry_base(Duration::from_secs(1));
+    let stubborn = Collector::answering(|_| MessageResult::Retry);
+    let builder = Outbox::builder(stage.pool.clone()).auto_migrate();
+    let builder = builder.processor_tuning(tuning).queue("orders", ONE);
+    let queue = builder.leased(stubborn).max_attempts(5);
+    let mut kit = queue.step_by_step().await.unwrap();
+    stage.enqueue(&kit.outbox().clone(), 0, &["a"]).await;
+    assert_eq!(kit.drain().await.unwrap().retried, 1);
+    let tick = Duration::from_millis(100);
+    for (attempt, seconds) in [(2, 1), (3, 2), (4, 4), (5, 8)] {
+        kit.advance(Duration::from_secs(seconds) - tick)
+            .await
+            .unwrap();
+        assert_eq!(kit.drain().await.unwrap(), Default::default(), "{attempt}");
+        kit.advance(tick).await.unwrap();
+        let drained = kit.drain().await.unwrap();
+        assert_eq!(
+            (drained.retried, drained.dead_lettered),
+            (1, u64::from(attempt == 5)),
+            "{attempt}"
+        );
+    }
 }
 
 pub(crate) async fn a_test_sees_what_its_own_transaction_has_enqueued<DB: Dialect>(

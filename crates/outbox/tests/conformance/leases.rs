@@ -326,6 +326,32 @@ pub(crate) async fn a_stop_gives_idle_partitions_back_at_once_and_keeps_the_busy
     assert_eq!(stage.number(settled).await, 4);
 }
 
+pub(crate) async fn a_stop_beside_a_locked_partition_gives_the_others_back<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if !DB::CONCURRENT_WRITERS {
+        return;
+    }
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", FOUR).leased(collector);
+    let handle = queue.lease(LONG_LEASE).start().await.unwrap();
+    for partition in 0..4 {
+        stage.enqueue(handle.outbox(), partition, &["x"]).await;
+    }
+    let settled = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 1";
+    stage.until(settled, 4).await;
+    let mut transaction = stage.pool.begin().await.unwrap();
+    // Neither the first nor the last, so that whoever takes one after the other meets it.
+    let lock = "SELECT partition_id FROM outbox_processors WHERE partition_id = \
+                (SELECT MIN(partition_id) + 1 FROM outbox_partitions) FOR UPDATE";
+    DB::run(&mut transaction, lock.to_owned()).await.unwrap();
+    handle.stop().await;
+    let held = "SELECT COUNT(*) FROM outbox_processors WHERE holder IS NOT NULL";
+    let held = stage.number(held).await;
+    transaction.rollback().await.unwrap();
+    assert_eq!(held, 1, "the one that is locked");
+}
+
 /// Waits in the middle of a statement, for a row that the test has locked, the first time.
 struct Blocked(Collector);
 

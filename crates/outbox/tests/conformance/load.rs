@@ -4,9 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use outbox::{EnqueueMessage, Outbox, OutboxMessage, Partitions, WorkerTuning};
+use sqlx::pool::PoolOptions;
 use sqlx::{Pool, Transaction};
+use tokio::time::Instant;
 
 use super::outcomes::Ledger;
 use super::peers::MANY;
@@ -286,4 +289,85 @@ pub(crate) async fn four_processes_number_a_partition_without_holes<DB: Dialect>
             numbers(producer).map(|(number, part)| format!("{producer}/{number}/{part}"));
         assert_eq!(texts, expected.collect::<Vec<_>>(), "each once, in order");
     }
+}
+
+/// A pool that an application may have, and whose producers do not wait for long.
+async fn pool_of_ten<DB: Dialect>(stage: &Stage<DB>) -> Pool<DB> {
+    let options = stage.pool.connect_options();
+    PoolOptions::<DB>::new()
+        .max_connections(10)
+        .acquire_timeout(Duration::from_secs(5))
+        .connect_with((*options).clone())
+        .await
+        .expect("a pool")
+}
+
+pub(crate) async fn rows_that_a_stranger_has_locked_take_no_producers_connection<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if !DB::CONCURRENT_WRITERS {
+        return;
+    }
+    let collector = Collector::new();
+    let builder = quick(Outbox::builder(pool_of_ten(stage).await)).auto_migrate();
+    let queue = builder.queue("orders", MANY).leased(collector.clone());
+    let handle = queue.start().await.unwrap();
+    let everywhere = async |text: &str| {
+        for partition in 0..16 {
+            stage.enqueue(handle.outbox(), partition, &[text]).await;
+        }
+    };
+    everywhere("before").await;
+    collector.wait_for(16).await;
+    let mut stranger = stage.pool.begin().await.unwrap();
+    let lock = "SELECT * FROM outbox_processors FOR UPDATE".to_owned();
+    DB::run(&mut stranger, lock).await.unwrap();
+    for _ in 0..3 {
+        // Every partition has work and waits for its row; the process lives on.
+        everywhere("meanwhile").await;
+        stage.signs_of_life(2).await;
+    }
+    assert_eq!(collector.seen().len(), 16);
+    stranger.rollback().await.unwrap();
+    collector.wait_for(4 * 16).await;
+    handle.stop().await;
+    assert_eq!(collector.seen().len(), 4 * 16, "each once");
+}
+
+pub(crate) async fn rows_that_a_stranger_has_locked_stop_no_other_partition<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if !DB::CONCURRENT_WRITERS {
+        return;
+    }
+    let collector = Collector::new();
+    let builder = quick(Outbox::builder(pool_of_ten(stage).await)).auto_migrate();
+    let queue = builder.queue("orders", MANY).leased(collector.clone());
+    let handle = queue.start().await.unwrap();
+    let outbox = handle.outbox();
+    let ids = outbox.partition_ids("orders").unwrap();
+    let everywhere = async |text: &str| {
+        for partition in 0..16 {
+            stage.enqueue(outbox, partition, &[text]).await;
+        }
+    };
+    everywhere("before").await;
+    collector.wait_for(16).await;
+    let mut stranger = stage.pool.begin().await.unwrap();
+    // More of them than may wait at once, one by one: a statement that scans locks them all.
+    for id in &ids[..12] {
+        let lock = format!("SELECT * FROM outbox_processors WHERE partition_id = {id} FOR UPDATE");
+        DB::run(&mut stranger, lock).await.unwrap();
+    }
+    let started = Instant::now();
+    for round in 1..=3 {
+        everywhere("meanwhile").await;
+        collector.wait_for(16 + round * 4).await;
+    }
+    let took = started.elapsed();
+    stranger.rollback().await.unwrap();
+    collector.wait_for(4 * 16).await;
+    handle.stop().await;
+    // One that waits by itself does so for as long as its lease.
+    assert!(took < Duration::from_secs(25), "the others took {took:?}");
 }

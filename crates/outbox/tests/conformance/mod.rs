@@ -56,6 +56,7 @@ macro_rules! suite {
                 a_handler_that_ends_its_transaction_settles_nothing_and_runs_again,
                 a_hanging_transaction_is_stopped_and_undone,
                 the_last_attempt_of_a_batchs_head_is_its_own,
+                a_take_over_from_a_batch_that_rests_buries_nobody,
             ],
             crashes: [
                 a_killed_process_is_replaced_when_its_lease_runs_out,
@@ -82,6 +83,8 @@ macro_rules! suite {
                 the_last_attempt_ends_in_the_dead_letters,
                 a_gap_in_the_acks_comes_again,
                 a_panicking_handler_is_a_failed_attempt,
+                a_handler_that_panics_before_it_waits_is_a_failed_attempt,
+                a_handler_that_panics_when_it_is_stopped_is_a_failed_attempt,
                 a_handler_slower_than_its_lease_is_stopped,
                 a_transactional_effect_happens_exactly_once,
                 a_transactional_retry_undoes_its_writes_alone,
@@ -105,6 +108,7 @@ macro_rules! suite {
                 a_handler_fails_on_command,
                 a_lease_runs_out_when_the_clock_says_so,
                 claims_on_dead_letters_run_out_when_the_clock_says_so,
+                backoffs_double_up_to_the_last_attempt,
                 a_clock_that_jumps_back_strands_nobody,
                 a_clock_that_jumps_ahead_doubles_no_effect,
             ],
@@ -125,6 +129,7 @@ macro_rules! suite {
                 a_long_handler_is_stopped_when_its_lease_is_lost,
                 a_row_that_is_locked_for_a_while_is_no_lost_lease,
                 a_stop_gives_idle_partitions_back_at_once_and_keeps_the_busy_one,
+                a_stop_beside_a_locked_partition_gives_the_others_back,
                 a_handler_stuck_in_a_statement_gives_its_partition_back,
             ],
             schema: [
@@ -165,6 +170,7 @@ macro_rules! suite {
                 a_payload_far_over_the_limit_leaves_the_transaction_usable,
                 pauses_restarts_and_idle_looks_charge_nobody,
                 attempts_never_overflow,
+                statements_that_nobody_waits_for_do_not_pile_up_behind_a_locked_table,
             ],
             peers: [
                 two_real_processes_share_a_queue,
@@ -173,6 +179,8 @@ macro_rules! suite {
                 producers_are_never_hurt,
                 four_processes_number_a_partition_without_holes,
                 a_queue_changes_its_mode_in_a_rolling_deployment,
+                rows_that_a_stranger_has_locked_take_no_producers_connection,
+                rows_that_a_stranger_has_locked_stop_no_other_partition,
             ],
             storm: [
                 a_storm_of_deadlocks_hurts_nobody_who_only_enqueues,
@@ -194,6 +202,7 @@ macro_rules! suite {
                 poison_of_every_kind_is_buried_after_its_attempts,
                 transactional_poison_is_buried_after_its_attempts,
                 what_the_commit_refuses_is_a_failed_attempt,
+                a_handler_whose_connection_is_gone_every_time_has_failed,
                 any_reason_for_a_retry_fits,
             ],
             watching: [

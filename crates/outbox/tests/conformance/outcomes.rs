@@ -139,6 +139,104 @@ pub(crate) async fn a_panicking_handler_is_a_failed_attempt<DB: Dialect>(stage: 
     assert_eq!(collector.texts(), ["a", "bomb", "bomb", "bomb", "b"]);
 }
 
+/// Panics at a bomb when it is asked for its future, before that does anything.
+struct Eager(Collector);
+
+impl LeasedHandler for Eager {
+    fn handle(&self, batch: &mut Batch<'_>) -> impl Future<Output = HandlerResult> + Send {
+        let messages = batch.next_chunk(1);
+        for message in messages {
+            self.0.see(message);
+            assert!(text_of(message) != "bomb", "boom");
+        }
+        batch.ack_chunk(messages);
+        std::future::ready(HandlerResult::Success)
+    }
+}
+
+impl<DB: Dialect> TransactionalMessageHandler<DB> for Eager {
+    fn handle(
+        &self,
+        _: &mut DB::Connection,
+        message: &OutboxMessage,
+    ) -> impl Future<Output = MessageResult> + Send {
+        let answer = self.0.see(message);
+        assert!(text_of(message) != "bomb", "boom");
+        std::future::ready(answer)
+    }
+}
+
+pub(crate) async fn a_handler_that_panics_before_it_waits_is_a_failed_attempt<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let collector = Collector::new();
+    let eager = || Eager(collector.clone());
+    let queue = stage.outbox().queue("orders", ONE).batch_leased(eager());
+    let queue = queue.max_attempts(2).queue("bills", ONE);
+    let queue = queue.transactional(eager()).max_attempts(2);
+    let handle = queue.start().await.unwrap();
+    for queue in ["orders", "bills"] {
+        for text in ["bomb", "next"] {
+            let message = outbox::EnqueueMessage::to(0, text, "text/plain");
+            let enqueue = async |connection: &mut DB::Connection| {
+                handle.outbox().enqueue(connection, queue, message).await
+            };
+            handle.outbox().transaction(enqueue).await.unwrap();
+        }
+    }
+    stage
+        .until("SELECT MIN(processed_seq) FROM outbox_processors", 2)
+        .await;
+    let buried = stage.buried(handle.outbox()).await;
+    handle.stop().await;
+    let boom = || (0, 1, 2, "the handler panicked: boom".to_owned());
+    assert_eq!(buried, [boom(), boom()]);
+}
+
+/// Goes off when it is dropped.
+struct Bomb(bool);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.0, "boom");
+    }
+}
+
+/// Hangs at "slow", and goes off when it is stopped.
+struct HangsArmed(Collector);
+
+impl outbox::LeasedMessageHandler for HangsArmed {
+    async fn handle(&self, message: &OutboxMessage) -> MessageResult {
+        let answer = self.0.see(message);
+        if text_of(message) == "slow" {
+            let _armed = Bomb(true);
+            std::future::pending::<()>().await;
+        }
+        answer
+    }
+}
+
+pub(crate) async fn a_handler_that_panics_when_it_is_stopped_is_a_failed_attempt<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let queue = queue
+        .leased(HangsArmed(collector.clone()))
+        .lease(LeaseConfig {
+            duration: Duration::from_millis(600),
+            headroom: Duration::from_millis(200),
+        });
+    let handle = queue.max_attempts(2).start().await.unwrap();
+    stage.enqueue(handle.outbox(), 0, &["slow", "next"]).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 2)
+        .await;
+    let buried = stage.buried(handle.outbox()).await;
+    handle.stop().await;
+    assert_eq!(buried, [(0, 1, 2, "lease expired".to_owned())]);
+}
+
 /// Hangs at the first delivery of "slow".
 struct Hangs(Collector);
 

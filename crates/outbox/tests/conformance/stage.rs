@@ -132,7 +132,7 @@ impl<DB: Dialect> Stage<DB> {
     /// Waits until a process said so often that it is alive.
     pub(crate) async fn signs_of_life(&self, count: u32) {
         for _ in 0..count {
-            let seen = "SELECT MAX(seen_at) AS seen FROM outbox_processes";
+            let seen = "SELECT COALESCE(MAX(seen_at), 0) AS seen FROM outbox_processes";
             let before = self.number(seen).await;
             let later = format!("SELECT COUNT(*) FROM ({seen}) AS last WHERE seen > {before}");
             self.until(&later, 1).await;

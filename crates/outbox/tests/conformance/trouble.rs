@@ -286,6 +286,44 @@ pub(crate) async fn what_the_commit_refuses_is_a_failed_attempt<DB: Dialect>(sta
     );
 }
 
+/// Has its session ended by some messages, and says that all is well.
+struct EndsItself(Collector);
+
+impl<DB: Dialect> TransactionalMessageHandler<DB> for EndsItself {
+    async fn handle(
+        &self,
+        connection: &mut DB::Connection,
+        message: &OutboxMessage,
+    ) -> MessageResult {
+        if text_of(message) == "end"
+            && let Some(end) = DB::ENDS_ITSELF
+        {
+            let _ = DB::run(connection, end.to_owned()).await;
+        }
+        self.0.see(message)
+    }
+}
+
+pub(crate) async fn a_handler_whose_connection_is_gone_every_time_has_failed<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    if DB::ENDS_ITSELF.is_none() {
+        return;
+    }
+    let queue = stage.outbox().queue("orders", ONE);
+    let queue = queue.transactional(EndsItself(Collector::new()));
+    let handle = queue.max_attempts(2).start().await.unwrap();
+    let outbox = handle.outbox();
+    stage.enqueue(outbox, 0, &["a", "end", "b"]).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 3)
+        .await;
+    let buried = stage.buried(outbox).await;
+    handle.stop().await;
+    let buried: Vec<_> = buried.iter().map(|letter| (letter.1, letter.2)).collect();
+    assert_eq!(buried, [(2, 2)], "the one at fault, after its attempts");
+}
+
 /// Asks for a retry with a reason that is hard to store, then accepts.
 struct Explains(Collector);
 

@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use outbox::{
     DeadLetterFilter, DeadLetterStatus, EnqueueMessage, Outbox, OutboxMessage, OutboxProfile,
-    Partitions, Schema, TablePrefix,
+    Partitions, Schema, TablePrefix, WorkerTuning,
 };
 use sqlx::{Connection as _, MySql};
 
 use crate::conformance::any_language::{Call, Routine as _};
+use crate::conformance::stage::quick;
 use crate::conformance::{Collector, Dialect as _, Stage};
 
 /// Makes a `#[tokio::test]` of every test in this file.
@@ -26,6 +27,9 @@ macro_rules! suite {
             a_prepared_transaction_delays_nobody,
             a_migration_that_was_cut_short_is_finished,
             an_operator_does_not_need_what_a_sequencer_has,
+            what_a_sequencer_has_not_committed_is_not_delivered,
+            what_takes_too_long_to_remove_goes_in_smaller_steps,
+            order_is_kept_while_thousands_of_transactions_are_open,
         ]);
     };
     (@tests $server:expr, [$($test:ident),* $(,)?]) => {
@@ -365,6 +369,164 @@ pub(crate) async fn an_operator_does_not_need_what_a_sequencer_has(stage: &Stage
     sequencer.rollback().await.unwrap();
     collector.wait_for(3).await;
     handle.stop().await;
+}
+
+pub(crate) async fn what_a_sequencer_has_not_committed_is_not_delivered(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let session = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
+    let builder = quick(Outbox::builder(stage.pool_saying(session, 8).await)).auto_migrate();
+    let queue = builder.queue("orders", ONE).leased(collector.clone());
+    let handle = queue.start().await.unwrap();
+    let outbox = handle.outbox();
+    // A sequencer that has written all of its step, and freezes.
+    let mut frozen = stage.pool.begin().await.unwrap();
+    let lock = "SELECT partition_id FROM outbox_partitions FOR UPDATE";
+    MySql::number(&mut frozen, lock.to_owned()).await.unwrap();
+    stage.enqueue(outbox, 0, &["a", "b"]).await;
+    for step in [
+        "INSERT INTO outbox_runs (partition_id, first_seq, last_seq, width, ids, sizes) \
+         SELECT partition_id, 1, COUNT(*), 20, \
+                CONCAT(GROUP_CONCAT(LPAD(id, 19, ' ') ORDER BY id), ','), \
+                CONCAT(GROUP_CONCAT(LPAD(size, 19, ' ') ORDER BY id), ',') \
+         FROM outbox_incoming GROUP BY partition_id",
+        "DELETE FROM outbox_incoming",
+        "UPDATE outbox_partitions SET last_seq = 2",
+    ] {
+        MySql::run(&mut frozen, step.to_owned()).await.unwrap();
+    }
+    stage.signs_of_life(3).await;
+    assert!(collector.seen().is_empty(), "{:?}", collector.texts());
+    frozen.rollback().await.unwrap();
+    collector.wait_for(2).await;
+    stage.enqueue(outbox, 0, &["c"]).await;
+    collector.wait_for(3).await;
+    handle.stop().await;
+    assert_eq!(collector.texts(), ["a", "b", "c"]);
+}
+
+/// A server on which a statement that removes more than a hundred messages takes longer than anybody waits
+/// at first, and is broken off whoever waits.
+const SLOW_REMOVALS: &str = "CREATE TRIGGER take_long BEFORE DELETE ON outbox_messages FOR EACH ROW BEGIN \
+    SET @removed = IF(@began <=> NOW(6), @removed + 1, 1), @began = NOW(6); \
+    IF @removed > 100 THEN DO SLEEP(3); SIGNAL SQLSTATE '70100'; END IF; END";
+
+pub(crate) async fn what_takes_too_long_to_remove_goes_in_smaller_steps(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    // Nobody but the vacuum itself has it look again.
+    let never = WorkerTuning::reconciler().idle_interval(Duration::from_secs(3600));
+    let queue = stage.outbox().reconciler_tuning(never).queue("orders", ONE);
+    let handle = queue.leased(collector.clone()).start().await.unwrap();
+    stage.run(SLOW_REMOVALS).await;
+    // As if another vacuum were at it, so that there is much when it ends.
+    let mut other = stage.pool.begin().await.unwrap();
+    let lock = "SELECT partition_id FROM outbox_vacuum FOR UPDATE".to_owned();
+    MySql::run(&mut other, lock).await.unwrap();
+    let texts: Vec<_> = (0..200).map(|number: u32| number.to_string()).collect();
+    let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+    stage.enqueue(handle.outbox(), 0, &texts).await;
+    stage
+        .until("SELECT processed_seq FROM outbox_processors", 200)
+        .await;
+    other.rollback().await.unwrap();
+    stage.until("SELECT COUNT(*) FROM outbox_messages", 0).await;
+    stage.until("SELECT COUNT(*) FROM outbox_runs", 0).await;
+    handle.stop().await;
+}
+
+/// So many transactions are open beside those of the test: a server that takes its snapshots bit by bit
+/// needs long for one, and others commit meanwhile.
+const CROWD: usize = 4000;
+/// How often somebody enqueues right behind another's commit.
+const ROUNDS: usize = 2000;
+
+pub(crate) async fn order_is_kept_while_thousands_of_transactions_are_open(stage: &Stage<MySql>) {
+    let collector = Collector::new();
+    let queue = stage.outbox().queue("orders", ONE);
+    let mut kit = queue
+        .leased(collector.clone())
+        .step_by_step()
+        .await
+        .unwrap();
+    let partition_id = kit.outbox().partition_ids("orders").unwrap()[0];
+    tokio::join!(
+        crowd(stage, 0),
+        crowd(stage, 1),
+        crowd(stage, 2),
+        crowd(stage, 3)
+    );
+    let looking = async {
+        loop {
+            kit.drain().await.expect("a drain");
+        }
+    };
+    tokio::select! {
+        () = enqueue_behind_a_commit(stage, partition_id) => {}
+        () = looking => {}
+    }
+    kit.drain().await.unwrap();
+    let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    for number in 0..CROWD {
+        let end = format!("XA ROLLBACK 'crowd {number}'");
+        MySql::run(&mut connection, end).await.unwrap();
+    }
+    let texts = collector.texts();
+    assert_eq!(texts.len(), 2 * ROUNDS);
+    let place = |text: String| texts.iter().position(|seen| *seen == text);
+    let overtaken =
+        |round: &usize| place(format!("first {round}")) > place(format!("second {round}"));
+    let overtaken: Vec<_> = (0..ROUNDS).filter(overtaken).collect();
+    assert!(overtaken.is_empty(), "{overtaken:?}");
+}
+
+/// A quarter of the crowd. Prepared transactions need no connection.
+async fn crowd(stage: &Stage<MySql>, quarter: usize) {
+    for number in (quarter..CROWD).step_by(4) {
+        let mut connection = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+        let name = format!("'crowd {number}'");
+        let prepare = format!(
+            "XA START {name}; INSERT INTO effects (seq) VALUES ({number}); XA END {name}; \
+             XA PREPARE {name}"
+        );
+        MySql::run(&mut connection, prepare).await.unwrap();
+        connection.close().await.unwrap();
+    }
+}
+
+/// One commits, then another enqueues, who has begun before and commits at once. The server hands the turn
+/// over: a client would be too slow.
+async fn enqueue_behind_a_commit(stage: &Stage<MySql>, partition_id: i64) {
+    let mut first = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    let mut second = sqlx::MySqlConnection::connect(&stage.url).await.unwrap();
+    let enqueue = |text: String| {
+        format!(
+            "INSERT INTO outbox_messages (partition_id, created_at, payload_type, payload) \
+             VALUES ({partition_id}, 0, 'text/plain', '{text}'); \
+             INSERT INTO outbox_incoming (partition_id, id, size) \
+             VALUES ({partition_id}, LAST_INSERT_ID(), 8)"
+        )
+    };
+    let turn = "CONCAT(DATABASE(), '.turn')";
+    for round in 0..ROUNDS {
+        let begin = format!(
+            "DO GET_LOCK({turn}, 60); BEGIN; {}",
+            enqueue(format!("first {round}"))
+        );
+        MySql::run(&mut first, begin).await.unwrap();
+        let begin = "BEGIN; INSERT INTO effects (seq) VALUES (0)";
+        MySql::run(&mut second, begin.to_owned()).await.unwrap();
+        let behind = format!(
+            "DO GET_LOCK({turn}, 60); {}; COMMIT; DO RELEASE_LOCK({turn})",
+            enqueue(format!("second {round}"))
+        );
+        // After a moment, in which the second begins to wait.
+        let commit = format!("DO SLEEP(0.001); COMMIT; DO RELEASE_LOCK({turn})");
+        let (behind, commit) = tokio::join!(
+            MySql::run(&mut second, behind),
+            MySql::run(&mut first, commit)
+        );
+        commit.unwrap();
+        behind.unwrap();
+    }
 }
 
 /// A handler inside the transaction.

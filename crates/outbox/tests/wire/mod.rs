@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use outbox::testing::TestOutbox;
-use outbox::{MessageResult, OutboxError};
+use outbox::{MessageResult, Outbox, OutboxError};
 use testbed::{After, Fault, Wire};
 
 use crate::conformance::boundaries::{
     MAX_PLACES, Mode, collector, inspect, kit, run, set, take_over,
 };
-use crate::conformance::stage::PATIENCE;
+use crate::conformance::outcomes::Ledger;
+use crate::conformance::stage::{ONE, PATIENCE, quick};
 use crate::conformance::{Collector, Dialect, Stage};
 
 /// Makes a test of every test here.
@@ -26,6 +27,7 @@ macro_rules! suite {
             a_connection_may_be_lost_before_any_reply,
             a_take_over_is_charged_once_however_often_it_fails,
             a_take_over_is_charged_once_however_often_its_commit_is_lost,
+            a_connection_that_is_lost_around_a_handler_is_nobodys_failure,
         ]);
     };
     (@tests $database:ty, $server:expr, [$($test:ident),* $(,)?]) => {
@@ -210,4 +212,39 @@ pub(crate) async fn a_take_over_is_charged_once_however_often_its_commit_is_lost
     let attempts: Vec<_> = seen.iter().map(|message| message.attempts).collect();
     assert_eq!(attempts, [1; 4], "no handler failed since");
     assert_eq!(stage.buried(heir.outbox()).await, []);
+}
+
+pub(crate) async fn a_connection_that_is_lost_around_a_handler_is_nobodys_failure<DB: Dialect>(
+    stage: &Stage<DB>,
+) {
+    set(stage, Mode::Transactional).await;
+    let wire = Arc::new(Wire::to(&stage.url).await);
+    let (cut, lost) = (Arc::clone(&wire), AtomicU32::new(0));
+    let collector = Collector::answering(move |_| {
+        if lost.fetch_add(1, Ordering::Relaxed) < 3 {
+            cut.fail_on(b"RELEASE", Fault::BeforeRequest, After::Cut);
+        }
+        MessageResult::Ok
+    });
+    let queue = quick(Outbox::builder(DB::connect(wire.url(), 2).await)).queue("orders", ONE);
+    let queue = queue.transactional(Ledger(collector.clone()));
+    let mut kit = queue.max_attempts(1).step_by_step().await.unwrap();
+    stage.enqueue(kit.outbox(), 0, &["x"]).await;
+    // Before the handler has run at all.
+    wire.fail_on(b"SAVEPOINT", Fault::BeforeRequest, After::Cut);
+    let settled = tokio::time::timeout(PATIENCE, async {
+        while stage
+            .number("SELECT processed_seq FROM outbox_processors")
+            .await
+            == 0
+        {
+            let _ = kit.drain().await;
+        }
+    });
+    settled.await.expect("it is settled in the end");
+    let buried = "SELECT COUNT(*) FROM outbox_dead_letters";
+    assert_eq!(stage.number(buried).await, 0);
+    let seen = collector.seen();
+    let attempts: Vec<_> = seen.iter().map(|message| message.attempts).collect();
+    assert_eq!(attempts, [0; 4], "no handler failed");
 }

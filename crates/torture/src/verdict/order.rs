@@ -15,18 +15,17 @@ pub(super) fn nobody_overtakes(evidence: &Evidence, verdict: &mut Verdict) {
         .filter(|dead| dead.queue == Queue::Leased)
         .map(|dead| (dead.partition, dead.seq))
         .collect();
-    // In one millisecond a partition goes forward: what ends comes before what begins.
     let mut events: Vec<(i64, bool, &Delivery)> = Vec::new();
     for delivery in &evidence.deliveries {
-        events.push((delivery.start, true, delivery));
+        events.push((delivery.started_nanos, true, delivery));
         let is_dead = dead.contains(&(delivery.partition, delivery.seq));
-        if let Some((end, success)) = delivery.end
-            && (success || is_dead)
+        if let Some(end) = delivery.end
+            && (end.success || is_dead)
         {
-            events.push((end, false, delivery));
+            events.push((end.nanos, false, delivery));
         }
     }
-    events.sort_by_key(|(at, begins, delivery)| (*at, delivery.seq, *begins));
+    events.sort_by_key(|(nanos, _, _)| *nanos);
     let mut done: HashMap<i64, (i64, HashSet<i64>)> = HashMap::new();
     for (_, begins, delivery) in events {
         let (all_up_to, beyond) = done.entry(delivery.partition).or_default();
@@ -119,7 +118,7 @@ pub(super) fn epochs(evidence: &Evidence, verdict: &mut Verdict) {
         );
     }
     for delivery in &evidence.deliveries {
-        if delivery.end.is_some_and(|(_, success)| success) {
+        if delivery.succeeded() {
             let place = (Queue::Leased, delivery.partition, delivery.seq);
             let epoch = settled.entry(place).or_default();
             *epoch = delivery.epoch.max(*epoch);
@@ -139,13 +138,20 @@ pub(super) fn epochs(evidence: &Evidence, verdict: &mut Verdict) {
     }
 }
 
-/// In how many looks in a row a lease has to have run out for it not to be renewed any more.
-const OVERDUE: usize = 4;
+/// In how many looks in a row a lease has to have run out for it not to be renewed any more: as long as
+/// another lease, for a transactional handler renews it when it commits.
+const OVERDUE: usize = 8;
 
 /// Who holds a lease and can renew it keeps it, and does renew it.
 pub(super) fn kept_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
     let looks = evidence.calm_looks();
     let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
+        let (from, to) = evidence.calm;
+        if from < to && !evidence.halted_since_calm() {
+            verdict.say(Invariant::EpochsGrow, || {
+                "nobody could look at the leases in calm".to_owned()
+            });
+        }
         return;
     };
     let pairs = first.partitions.iter().zip(&last.partitions);
@@ -159,7 +165,7 @@ pub(super) fn kept_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
             format!("leases changed hands {changes} times for no reason")
         });
     }
-    if evidence.halted_in_calm() {
+    if evidence.halted_since_calm() {
         return;
     }
     for row in looks.windows(OVERDUE) {

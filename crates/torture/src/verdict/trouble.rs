@@ -1,22 +1,30 @@
 //! What faults explain, and what they do not: attempts, stalls, and what producers complain of.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use super::{Invariant, Verdict};
 use crate::evidence::Evidence;
 use crate::faults::Made;
 use crate::figures::stalls;
-use crate::producer::{Complaint, Kind, PROBE};
-use crate::run::GRACE;
+use crate::ledger::End;
+use crate::plan::Fault;
+use crate::producer::{Complaint, Kind, PROBE, SLOW};
+use crate::run::{GRACE, HANGING};
 use crate::script::Queue;
 use crate::worker::LEASE;
 
 /// How long after a fault's end a settlement may still be lost to it, in milliseconds.
 const SETTLED_WITHIN: i64 = 2_000;
 
-/// How long after a fault's end a producer may still find the server away, in milliseconds: it waits
-/// five seconds for a connection.
-const BACK_WITHIN: i64 = 7_000;
+/// How long after a fault's end a producer may still find the server away, in milliseconds.
+const BACK_WITHIN: i64 = 2_000;
+/// The same where it waits for a connection, which takes five seconds.
+const CONNECTED_WITHIN: i64 = 7_000;
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
 
 /// When each partition handled its probe.
 pub(super) fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
@@ -26,7 +34,7 @@ pub(super) fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
     });
     let deliveries = evidence.deliveries.iter().map(|delivery| {
         let producer = delivery.order.map_or(-1, |order| order.0);
-        let end = delivery.end.map(|(end, _)| end);
+        let end = delivery.end.map(End::at);
         (producer, (Queue::Leased, delivery.partition), end)
     });
     let mut probed = BTreeMap::new();
@@ -39,14 +47,10 @@ pub(super) fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
     probed
 }
 
-/// How long a handler that hangs may keep its partition, in milliseconds: in a batch it is tried three times
-/// before anything smaller is.
-const HANGING: i64 = 6_000;
-
 /// Every partition moves in time: when the faults are over, by those who lived through them; and in the
 /// end, when nobody has, whatever is open beside it.
 pub(super) fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
-    let bound = i64::try_from((LEASE.duration + GRACE).as_millis()).unwrap_or(i64::MAX);
+    let bound = millis(LEASE.duration + GRACE);
     let (over, until) = evidence.spared;
     let mut looks = evidence.looks.iter();
     let partitions =
@@ -55,7 +59,7 @@ pub(super) fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
     for (one, stalls) in names.zip(stalls(&evidence.looks)) {
         let stood = stalls.iter().filter(|(from, _)| *from < until);
         let stood = stood.map(|(from, to)| to - over.max(*from)).max();
-        if let Some(stood) = stood.filter(|stood| *stood > bound + HANGING) {
+        if let Some(stood) = stood.filter(|stood| *stood > bound + millis(HANGING)) {
             verdict.say(Invariant::MovesAgain, || {
                 format!("{one:?} stood still for {stood} ms after the last fault")
             });
@@ -75,14 +79,14 @@ pub(super) fn moves_again(evidence: &Evidence, verdict: &mut Verdict) {
 
 /// Where nothing fails and the machine does not halt, nothing is tried twice.
 pub(super) fn once_in_calm(evidence: &Evidence, verdict: &mut Verdict) {
-    if evidence.halted_in_calm() {
+    if evidence.halted_since_calm() {
         return;
     }
     let (from, to) = evidence.calm;
     let effects = evidence.effects.iter();
     let effects = effects.map(|one| (one.at, one.attempts, format!("{one:?}")));
     let deliveries = evidence.deliveries.iter();
-    let deliveries = deliveries.map(|one| (one.start, one.attempts, format!("{one:?}")));
+    let deliveries = deliveries.map(|one| (one.start(), one.attempts, format!("{one:?}")));
     for (at, attempts, what) in effects.chain(deliveries) {
         if (from..to).contains(&at) && attempts > 0 {
             verdict.say(Invariant::AttemptsExplained, || format!("in calm: {what}"));
@@ -96,13 +100,27 @@ pub(super) fn producers_unhurt(evidence: &Evidence, verdict: &mut Verdict) {
         let Some(complaint) = Complaint::read(line) else {
             continue;
         };
-        let explained = |made: &Made| {
-            let while_away = made.from..made.to + BACK_WITHIN;
-            made.disturbs_producers() && while_away.contains(&complaint.at)
+        let explained = |within: i64| {
+            let explains = |made: &Made| {
+                // Who goes all at once is not gone at once.
+                let within = match made.fault {
+                    Fault::Crowd => CONNECTED_WITHIN,
+                    _ => within,
+                };
+                let while_away = made.from..made.to + within;
+                made.disturbs_producer(complaint.process) && while_away.contains(&complaint.at)
+            };
+            evidence.faults.iter().any(explains)
         };
         let blameless = match complaint.kind {
             Kind::Busy => true,
-            Kind::Away => evidence.faults.iter().any(explained),
+            Kind::Away => explained(BACK_WITHIN),
+            Kind::Unconnected => explained(CONNECTED_WITHIN),
+            // It has to have begun in calm, too; that it ended then is not asked.
+            Kind::Slow => {
+                let (from, _) = evidence.calm;
+                complaint.at < from + millis(SLOW) || evidence.halted_since_calm()
+            }
             Kind::Hurt => false,
         };
         if !blameless {
@@ -122,9 +140,7 @@ pub(super) fn attempts(evidence: &Evidence, verdict: &mut Verdict) {
     }
     for delivery in &evidence.deliveries {
         let earlier = before.entry(delivery.id).or_default();
-        let failures = earlier
-            .iter()
-            .filter(|one| one.end.is_none_or(|(_, success)| !success));
+        let failures = earlier.iter().filter(|one| !one.succeeded());
         // Whoever took over from its predecessor's holder was charged before it could say so.
         let predecessor = first_epoch.get(&(delivery.partition, delivery.seq - 1));
         let hands = delivery.epoch - predecessor.copied().unwrap_or(0).min(delivery.epoch);
@@ -137,13 +153,14 @@ pub(super) fn attempts(evidence: &Evidence, verdict: &mut Verdict) {
         // What could not be written down because the network or the process failed was not counted.
         let disturbed = |worker: usize, from: i64| {
             let touches = |made: &Made| {
-                let meanwhile = made.from <= delivery.start && from <= made.to + SETTLED_WITHIN;
+                let meanwhile = made.from <= delivery.start() && from <= made.to + SETTLED_WITHIN;
                 meanwhile && made.disturbs(worker)
             };
             evidence.faults.iter().any(touches)
         };
         let uncounted = earlier.iter().any(|one| {
-            let failed = matches!(one.end, Some((end, false)) if !disturbed(one.worker, end));
+            let failed = one.end.filter(|end| !end.success);
+            let failed = failed.is_some_and(|end| !disturbed(one.worker, end.at()));
             failed && one.epoch == delivery.epoch && one.attempts >= delivery.attempts
         });
         if uncounted {

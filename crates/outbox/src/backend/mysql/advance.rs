@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Either, Row as _};
 
 use super::text::{Literal, fill, filled};
 use super::{Statements, query, sequence};
-use crate::backend::decode::numbered_message;
+use crate::backend::decode::{cut_at_a_hole, numbered_message};
 use crate::backend::{
     Advance, Answer, Head, Lease, PartitionId, ReadLimit, Seq, Settlement, StoredMessage,
 };
@@ -59,7 +59,11 @@ pub(super) async fn advance(
             .await?;
     }
     if !head.paused || limit.despite_pause {
-        let next = within(limit, next(&rows)?);
+        let mut next = next(&rows)?;
+        cut_at_a_hole(lease.partition_id, head.cursor, &mut next, |next| {
+            Seq(next.seq)
+        });
+        let next = within(limit, next);
         head.messages = read(sql, connection, lease, &next).await?;
     }
     Ok(Advance::Held(head))

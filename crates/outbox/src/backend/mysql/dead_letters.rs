@@ -9,7 +9,7 @@ use sqlx::{MySql, Row as _};
 use super::Statements;
 use crate::backend::decode::dead_letter;
 use crate::backend::prefix::query;
-use crate::backend::{Answer, Backend as _, Conclusion, DeadLetterVerbs, OwnConnection, Store};
+use crate::backend::{Answer, Backend as _, Conclusion, DeadLetterVerbs, Session, Store};
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, DeadLetterStatus};
 use crate::message::OutboxMessageId;
 
@@ -43,24 +43,24 @@ impl DeadLetterVerbs for MySql {
         store: &Store<Self>,
         filter: &DeadLetterFilter,
     ) -> Answer<Vec<DeadLetter>> {
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        let mut session = Session::open(store).await?;
         let statement = filtered(query!(store.sql.dead_letters).bind(filter.payloads), filter);
         let letters = with_status(statement, filter)
             .bind(filter.limit)
             .try_map(letter)
-            .fetch_all(&mut *connection)
+            .fetch_all(session.connection())
             .await?;
-        connection.give_back();
+        session.end().await?;
         Ok(letters)
     }
 
     async fn count_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        let mut session = Session::open(store).await?;
         let statement = filtered(query!(store.sql.count_dead_letters), filter);
         let row = with_status(statement, filter)
-            .fetch_one(&mut *connection)
+            .fetch_one(session.connection())
             .await?;
-        connection.give_back();
+        session.end().await?;
         Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(0))
     }
 
@@ -118,18 +118,18 @@ impl DeadLetterVerbs for MySql {
     }
 
     async fn cleanup_dead_letters(store: &Store<Self>, filter: &DeadLetterFilter) -> Answer<u64> {
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        let mut session = Session::open(store).await?;
         let statement = filtered(query!(store.sql.ended_dead_letters), filter);
         let ended = with_status(statement, filter)
             .bind(filter.limit)
             .try_map(|row: MySqlRow| row.try_get::<i64, _>(0))
-            .fetch_all(&mut *connection)
+            .fetch_all(session.connection())
             .await?;
         let removed = query!(store.sql.cleanup_dead_letters)
             .bind(json!(ended).to_string())
-            .execute(&mut *connection)
+            .execute(session.connection())
             .await?;
-        connection.give_back();
+        session.end().await?;
         Ok(removed.rows_affected())
     }
 

@@ -27,12 +27,7 @@ pub(super) async fn vitals(store: &Store<MySql>) -> Answer<Vitals> {
         None => None,
     };
     let used: Option<i64> = used.and_then(|used| used.parse().ok());
-    // It has another name on each of the two.
-    let level = sqlx::raw_sql(
-        "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')",
-    );
-    let level = level.fetch_optional(&mut *own).await?;
-    let level: Option<String> = level.map(|row| row.try_get(1)).transpose()?;
+    let level = isolation_level(&mut own).await?;
     let mut blind = None;
     let oldest = match oldest(&store.sql, &mut own).await {
         Ok(oldest) => oldest,
@@ -57,6 +52,16 @@ pub(super) async fn vitals(store: &Store<MySql>) -> Answer<Vitals> {
             .into_iter()
             .collect(),
     })
+}
+
+/// What this session's transactions are unless they say otherwise.
+pub(super) async fn isolation_level(connection: &mut MySqlConnection) -> Answer<Option<String>> {
+    // It has another name on each of the two.
+    let level = sqlx::raw_sql(
+        "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')",
+    );
+    let level = level.fetch_optional(connection).await?;
+    Ok(level.map(|row| row.try_get(1)).transpose()?)
 }
 
 async fn oldest(

@@ -1,6 +1,6 @@
 //! MySQL and MariaDB, with the same statements. A producer writes a marker beside each message; the
-//! sequencer looks for markers in one snapshot, without locks, so nobody waits for a transaction
-//! that is still open; the order is written down in runs.
+//! sequencer looks for markers without locks, so nobody waits for a transaction that is still open; the
+//! order is written down in runs.
 //!
 //! Three things shape what is here. Neither server can write two tables at once, and MySQL has no
 //! RETURNING, so a verb is several statements. A statement that scans waits for rows it does not
@@ -14,21 +14,22 @@ mod health;
 mod operator;
 mod schema;
 mod sequence;
+mod sweep;
 mod text;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlConnection, MySqlDatabaseError, MySqlRow};
-use sqlx::{AssertSqlSafe, MySql, Row as _, SqlSafeStr};
+use sqlx::{AssertSqlSafe, MySql, Pool, Row as _, SqlSafeStr};
 
 use super::decode::{queue_list, registered, survey};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Sequenced,
-    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Habits, Incarnation,
+    Lease, Look, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit,
+    Sequenced, Session, Settlement, Store, Stride, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -73,6 +74,8 @@ statements!(
     has_schema,
     head,
     held,
+    highest,
+    highest_of,
     hold,
     lock_partitions,
     lock_schema,
@@ -85,6 +88,7 @@ statements!(
     pause_partition,
     pause_queue,
     peek,
+    present,
     processes,
     queue_partitions,
     queues,
@@ -111,6 +115,7 @@ statements!(
     unmark,
     unsettled,
     vitals,
+    waits,
     write_run,
 );
 
@@ -129,6 +134,15 @@ impl Backend for MySql {
     ) -> Answer<()> {
         sqlx::raw_sql(statement).execute(connection).await?;
         Ok(())
+    }
+
+    async fn habits(pool: &Pool<Self>) -> Answer<Habits> {
+        let level = health::isolation_level(&mut *pool.acquire().await?).await?;
+        Ok(Habits {
+            // A statement by itself would see what nobody has committed: all other levels will do.
+            explicit_isolation: level.as_deref() == Some("READ-UNCOMMITTED"),
+            ascii_only: false,
+        })
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
@@ -183,16 +197,18 @@ impl Backend for MySql {
         enqueue::enqueue(sql, connection, messages).await
     }
 
-    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Look> {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        let mut session = Session::open(store).await?;
+        let began = Instant::now();
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
             .try_map(|row: MySqlRow| survey!(row))
-            .fetch_all(&mut *connection)
+            .fetch_all(session.connection())
             .await?;
-        connection.give_back();
-        Ok(surveys)
+        let took = began.elapsed();
+        session.end().await?;
+        Ok(Look { surveys, took })
     }
 
     async fn sequence(
@@ -262,9 +278,10 @@ impl Backend for MySql {
         let buries = settlement.is_some_and(|settlement| !settlement.dead_letters.is_empty());
         if !buries {
             // A write and a look, each checked against the epoch: no need to hold them together.
-            let mut connection = OwnConnection::acquire(&store.workers).await?;
-            let advance = Self::advance(sql, &mut connection, lease, settlement, limit).await?;
-            connection.give_back();
+            let mut session = Session::open(store).await?;
+            let connection = session.connection();
+            let advance = Self::advance(sql, connection, lease, settlement, limit).await?;
+            session.end().await?;
             return Ok(advance);
         }
         let mut transaction = Self::begin(store, None).await?;
@@ -305,10 +322,11 @@ impl Backend for MySql {
         Ok(held.into_iter().map(PartitionId).collect())
     }
 
-    async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+    async fn release(store: &Store<Self>, lease: Lease) -> Answer<()> {
         let mut connection = OwnConnection::acquire(&store.workers).await?;
         query!(store.sql.release)
-            .bind(pairs_of(leases))
+            .bind(lease.partition_id.0)
+            .bind(lease.epoch.0)
             .execute(&mut *connection)
             .await?;
         connection.give_back();
@@ -316,68 +334,7 @@ impl Backend for MySql {
     }
 
     async fn sweep(store: &Store<Self>, partition_id: PartitionId, limit: u32) -> Answer<Swept> {
-        let sql = &store.sql;
-        let mut transaction = Self::begin(store, None).await?;
-        // Whoever does not get the bookkeeping row leaves it to the one who has it.
-        let mark = query!(sql.lock_vacuum)
-            .bind(partition_id.0)
-            .fetch_optional(&mut *transaction)
-            .await?;
-        let Some(mark) = mark else {
-            transaction.roll_back().await?;
-            return Ok(Swept {
-                busy: true,
-                ..Swept::default()
-            });
-        };
-        let vacuumed: i64 = mark.try_get(0)?;
-        let runs = query!(sql.sweep)
-            .bind(partition_id.0)
-            .bind(vacuumed)
-            .bind(vacuumed + i64::from(limit))
-            .try_map(|row: MySqlRow| {
-                Ok((
-                    row.try_get(0)?,
-                    row.try_get(1)?,
-                    row.try_get::<String, _>(2)?,
-                ))
-            })
-            .fetch_all(&mut *transaction)
-            .await?;
-        let Some(&(_, last_seq, _)) = runs.last() else {
-            transaction.roll_back().await?;
-            return Ok(Swept::default());
-        };
-        let mut ids: Vec<i64> = runs
-            .iter()
-            .flat_map(|(_, _, ids)| sequence::unpack(ids))
-            .collect();
-        ids.sort_unstable();
-        let messages = query!(sql.remove)
-            .bind(json!(ids).to_string())
-            .execute(&mut *transaction)
-            .await?
-            .rows_affected();
-        let runs: Vec<(i64, i64)> = runs
-            .iter()
-            .map(|&(first_seq, _, _)| (partition_id.0, first_seq))
-            .collect();
-        query!(sql.unlist)
-            .bind(json!(runs).to_string())
-            .execute(&mut *transaction)
-            .await?;
-        let last_seq: i64 = last_seq;
-        query!(sql.advance_vacuum)
-            .bind(last_seq)
-            .bind(partition_id.0)
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        Ok(Swept {
-            messages,
-            more: messages >= u64::from(limit),
-            busy: false,
-        })
+        sweep::sweep(store, partition_id, limit).await
     }
 
     async fn announce(
@@ -480,6 +437,25 @@ impl Backend for MySql {
         if at_work == 1 && same {
             let kill = AssertSqlSafe(format!("KILL {session}"));
             match Self::execute(&mut connection, kill).await {
+                // It has gone by itself.
+                Err(OutboxError::Database(error)) if number_of(&error) == Some(1094) => {}
+                ended => ended?,
+            }
+        }
+        connection.give_back();
+        Ok(())
+    }
+
+    async fn end_waits(store: &Store<Self>, waited: Duration) -> Answer<()> {
+        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        let waits: Vec<i64> = query!(store.sql.waits)
+            .bind(i64::try_from(waited.as_secs()).unwrap_or(i64::MAX))
+            .try_map(|row: MySqlRow| row.try_get(0))
+            .fetch_all(&mut *connection)
+            .await?;
+        for session in waits {
+            let end = AssertSqlSafe(format!("KILL QUERY {session}"));
+            match Self::execute(&mut connection, end).await {
                 // It has gone by itself.
                 Err(OutboxError::Database(error)) if number_of(&error) == Some(1094) => {}
                 ended => ended?,

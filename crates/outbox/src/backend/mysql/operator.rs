@@ -9,20 +9,20 @@ use crate::audit::{KEPT, NewEntry};
 use crate::backend::decode::{directory, partition_stats};
 use crate::backend::prefix::query;
 use crate::backend::{
-    Answer, OperatorVerbs, OwnConnection, PartitionId, Seq, Store, StoredMessage,
+    Answer, OperatorVerbs, OwnConnection, PartitionId, Seq, Session, Store, StoredMessage,
 };
 use crate::stats::PartitionStats;
 
 impl OperatorVerbs for MySql {
     async fn stats(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<PartitionStats>> {
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
-        let mut connection = OwnConnection::acquire(&store.workers).await?;
+        let mut session = Session::open(store).await?;
         let stats = query!(store.sql.stats)
             .bind(json!(ids).to_string())
             .try_map(|row: MySqlRow| partition_stats!(row))
-            .fetch_all(&mut *connection)
+            .fetch_all(session.connection())
             .await?;
-        connection.give_back();
+        session.end().await?;
         Ok(stats)
     }
 
@@ -32,9 +32,10 @@ impl OperatorVerbs for MySql {
         from: Option<Seq>,
         limit: u32,
     ) -> Answer<Vec<StoredMessage>> {
-        let mut own = OwnConnection::acquire(&store.workers).await?;
-        let messages = advance::peek(&store.sql, &mut own, partition_id, from, limit).await?;
-        own.give_back();
+        let mut session = Session::open(store).await?;
+        let connection = session.connection();
+        let messages = advance::peek(&store.sql, connection, partition_id, from, limit).await?;
+        session.end().await?;
         Ok(messages)
     }
 

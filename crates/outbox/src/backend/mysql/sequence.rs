@@ -49,9 +49,13 @@ pub(super) async fn sequence(
     Ok(partitions.iter().map(answer).collect())
 }
 
-/// Locks the partitions and finds what is new in them. One snapshot, no locks on what is found: what had
-/// committed when the second statement began, and nothing that commits while it runs. A locking read
+/// Locks the partitions and finds what is new in them, without locks on what is found: a locking read
 /// could find the second message of a transaction and not the first.
+///
+/// A snapshot alone is no answer to what committed first. MariaDB takes it bit by bit, while others commit:
+/// it may see a message and not the one that had committed before that was enqueued. So the highest visible
+/// id is asked for first, and what is found, in a later snapshot, is no higher: whatever had committed
+/// before one of these was enqueued, had committed before that snapshot was begun.
 async fn look(
     sql: &Statements,
     connection: &mut MySqlConnection,
@@ -60,13 +64,25 @@ async fn look(
 ) -> Answer<BTreeMap<i64, Locked>> {
     let mut wanted: Vec<i64> = partitions.iter().map(|id| id.0).collect();
     wanted.sort_unstable();
-    let each: Vec<String> = wanted
-        .iter()
-        .map(|id| format!("({})", filled(&sql.sequence, &[id, &limit])))
-        .collect();
-    let lock = filled(&sql.lock_partitions, &[&json!(wanted)]);
-    let both = format!("{lock};\n{}", each.join(" UNION ALL "));
-    let mut results = sqlx::raw_sql(AssertSqlSafe(both)).fetch_many(connection);
+    let of_each = |statement: &dyn Fn(&i64) -> String| -> String {
+        let each: Vec<_> = wanted
+            .iter()
+            .map(|id| format!("({})", statement(id)))
+            .collect();
+        each.join(" UNION ALL ")
+    };
+    let statements = [
+        filled(&sql.lock_partitions, &[&json!(wanted)]),
+        filled(
+            &sql.highest,
+            &[&of_each(&|id| filled(&sql.highest_of, &[id]))],
+        ),
+        of_each(&|id| filled(&sql.sequence, &[id, &limit])),
+        // The session is given back as it was.
+        "SET @outbox_highest = NULL".to_owned(),
+    ];
+    let text = AssertSqlSafe(statements.join(";\n"));
+    let mut results = sqlx::raw_sql(text).fetch_many(connection);
     let mut locked: BTreeMap<i64, Locked> = BTreeMap::new();
     let mut found = Vec::new();
     let mut statements = 0;

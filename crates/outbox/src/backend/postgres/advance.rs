@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Statements, query};
-use crate::backend::decode::numbered_message;
+use crate::backend::decode::{cut_at_a_hole, numbered_message};
 use crate::backend::{
     Advance, Answer, Burial, Commit, Head, Lease, PartitionId, ReadLimit, Seq, Settlement,
 };
@@ -140,6 +140,12 @@ fn head(rows: &[PgRow], lease: Lease) -> Answer<Option<(Head, String)>> {
     }
     // The statement does not sort what it sends, payloads and all, a second time.
     head.messages.sort_unstable_by_key(|message| message.seq);
+    cut_at_a_hole(
+        lease.partition_id,
+        head.cursor,
+        &mut head.messages,
+        |message| message.seq,
+    );
     Ok(Some((head, first.try_get(11)?)))
 }
 

@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use super::decode::{process, registered, survey};
 use super::prefix::{query, statements};
 use super::{
-    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Incarnation, Lease,
-    ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Reclaimed,
-    Sequenced, Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
+    Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Habits, Incarnation,
+    Lease, Look, ORPHAN_MILLIS, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit,
+    Reclaimed, Sequenced, Session, Settlement, Store, Stride, Survey, Swept, Takeover, VERSION,
+    host, sealed,
 };
 use crate::engine::lock;
 use crate::error::OutboxError;
@@ -61,6 +62,7 @@ statements!(
     count_dead_letters,
     dead_letters,
     depart,
+    end_waits,
     enqueue,
     enqueue_one,
     forget_records,
@@ -129,11 +131,16 @@ impl Backend for Postgres {
         Ok(())
     }
 
-    async fn needs_explicit_isolation(pool: &Pool<Self>) -> Answer<bool> {
-        let isolation: String = sqlx::query_scalar("SHOW default_transaction_isolation")
-            .fetch_one(pool)
-            .await?;
-        Ok(isolation != "read committed")
+    async fn habits(pool: &Pool<Self>) -> Answer<Habits> {
+        let ask = "SELECT CURRENT_SETTING('default_transaction_isolation'), \
+                          CURRENT_SETTING('server_encoding')";
+        let row = sqlx::query(ask).fetch_one(pool).await?;
+        let (isolation, encoding): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Habits {
+            explicit_isolation: isolation != "read committed",
+            // The second one takes any bytes for text.
+            ascii_only: !matches!(encoding, "UTF8" | "SQL_ASCII"),
+        })
     }
 
     async fn migrate_up(store: &Store<Self>) -> Answer<()> {
@@ -230,20 +237,22 @@ impl Backend for Postgres {
         Ok(ids)
     }
 
-    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Look> {
         let quiet = lock(&store.shared.quiet).clone();
         let known = quiet
             .as_ref()
             .filter(|quiet| quiet.partitions == partitions);
         let mut session = Session::open(store).await?;
-        let everything = lock(&store.shared.looks).begin(Instant::now());
+        let began = Instant::now();
+        let everything = lock(&store.shared.looks).begin(began);
         let rows = query!(store.sql.survey)
             .bind(partitions.iter().map(|id| id.0).collect::<Vec<_>>())
             .bind(known.map(|quiet| &*quiet.snapshot))
             .bind(everything)
             .fetch_all(session.connection())
             .await?;
-        lock(&store.shared.looks).end(Instant::now());
+        let took = began.elapsed();
+        lock(&store.shared.looks).end(began + took);
         session.end().await?;
         let found =
             |row: &&PgRow| matches!(row.try_get::<Option<i64>, _>("partition_id"), Ok(Some(_)));
@@ -264,7 +273,7 @@ impl Backend for Postgres {
                     partitions: partitions.to_vec(),
                     snapshot,
                 });
-        Ok(surveys)
+        Ok(Look { surveys, took })
     }
 
     async fn sequence(
@@ -404,12 +413,11 @@ impl Backend for Postgres {
         Ok(renewed)
     }
 
-    async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+    async fn release(store: &Store<Self>, lease: Lease) -> Answer<()> {
         let mut session = Session::open(store).await?;
-        let (partitions, epochs) = columns(leases);
         query!(store.sql.release)
-            .bind(partitions)
-            .bind(epochs)
+            .bind(lease.partition_id.0)
+            .bind(lease.epoch.0)
             .execute(session.connection())
             .await?;
         session.end().await?;
@@ -524,6 +532,15 @@ impl Backend for Postgres {
         own.end().await
     }
 
+    async fn end_waits(store: &Store<Self>, waited: Duration) -> Answer<()> {
+        let mut own = Session::open(store).await?;
+        query!(store.sql.end_waits)
+            .bind(waited.as_secs_f64() * 1000.0)
+            .execute(own.connection())
+            .await?;
+        own.end().await
+    }
+
     fn is_passing(error: &dyn DatabaseError) -> bool {
         let code = error.code().unwrap_or_default();
         // Serialisation failure, deadlock, lock not available, our own idle timeout, a primary that was
@@ -535,41 +552,6 @@ impl Backend for Postgres {
         ) || ["08", "53", "57", "58"]
             .iter()
             .any(|class| code.starts_with(class))
-    }
-}
-
-/// Where a verb of one statement runs: by itself, or, where the server's default is stricter than
-/// READ COMMITTED, in a transaction that says so. Under SERIALIZABLE our statements and the producers'
-/// would keep failing each other.
-enum Session {
-    Plain(OwnConnection<Postgres>),
-    Explicit(OwnTransaction<Postgres>),
-}
-
-impl Session {
-    async fn open(store: &Store<Postgres>) -> Answer<Self> {
-        Ok(if store.explicit_isolation {
-            Self::Explicit(Postgres::begin(store, None).await?)
-        } else {
-            Self::Plain(OwnConnection::acquire(&store.workers).await?)
-        })
-    }
-
-    fn connection(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Plain(connection) => connection,
-            Self::Explicit(transaction) => transaction,
-        }
-    }
-
-    async fn end(self) -> Answer<()> {
-        match self {
-            Self::Plain(connection) => {
-                connection.give_back();
-                Ok(())
-            }
-            Self::Explicit(transaction) => transaction.commit().await,
-        }
     }
 }
 

@@ -9,7 +9,7 @@ mod relaxed;
 mod schema;
 mod together;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sqlx::error::DatabaseError;
@@ -20,8 +20,8 @@ use super::decode::{process, registered, stored_message, survey};
 use super::prefix::{query, statements};
 use super::{
     Addressed, Advance, Answer, Backend, Claimed, Commit, Direction, Epoch, Head, Incarnation,
-    Lease, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
-    Settlement, Store, Stride, Survey, Swept, Takeover, VERSION, host, sealed,
+    Lease, Look, OwnConnection, OwnTransaction, PartitionId, Process, ReadLimit, Seq, Sequenced,
+    Settlement, Store, Stride, Swept, Takeover, VERSION, host, sealed,
 };
 use crate::error::OutboxError;
 use crate::message::OutboxMessageId;
@@ -169,16 +169,18 @@ impl Backend for Sqlite {
         ids
     }
 
-    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Vec<Survey>> {
+    async fn survey(store: &Store<Self>, partitions: &[PartitionId]) -> Answer<Look> {
         let mut own = OwnConnection::acquire(&store.workers).await?;
         let ids: Vec<i64> = partitions.iter().map(|id| id.0).collect();
+        let began = Instant::now();
         let surveys = query!(store.sql.survey)
             .bind(json!(ids).to_string())
             .try_map(|row: SqliteRow| survey!(row))
             .fetch_all(&mut *own)
             .await?;
+        let took = began.elapsed();
         own.give_back();
-        Ok(surveys)
+        Ok(Look { surveys, took })
     }
 
     async fn sequence(
@@ -314,10 +316,11 @@ impl Backend for Sqlite {
         Ok(renewed)
     }
 
-    async fn release(store: &Store<Self>, leases: &[Lease]) -> Answer<()> {
+    async fn release(store: &Store<Self>, lease: Lease) -> Answer<()> {
         let mut own = OwnConnection::acquire_to_write(&store.workers).await?;
         query!(store.sql.release)
-            .bind(pairs(leases))
+            .bind(lease.partition_id.0)
+            .bind(lease.epoch.0)
             .execute(&mut *own)
             .await?;
         own.give_back();

@@ -21,6 +21,7 @@ impl<DB: Backend> Processor<DB> {
         let settlement = settlement(cursor, messages, &mut delivery, self.queue.max_attempts);
         let queue = self.queue.name.as_str();
         self.telling.tell(queue, self.partition, &settlement);
+        let settlement = settlement.writable(self.engine.store.habits);
         let settled = u32::try_from(delivery.settled).unwrap_or(u32::MAX);
         let processed = match delivery.result {
             // Only a whole batch is rejected so, and nobody knows for whose sake.
@@ -28,10 +29,10 @@ impl<DB: Backend> Processor<DB> {
             HandlerResult::Success | HandlerResult::Retry { .. } => Some(settled),
         };
         self.transition(&delivery.result, processed);
-        let max_attempts = self.queue.max_attempts;
-        if max_attempts.is_some_and(|max| settlement.attempts >= max) {
+        let last = self.queue.max_attempts.map(|max| max - 1);
+        if settlement.last_error.is_some() && last.is_some_and(|last| settlement.attempts >= last) {
             // Its last attempt, which it should have alone.
-            self.mode = PartitionMode::cautious();
+            self.mode.state = PartitionMode::cautious().state;
         }
         let bytes: u64 = messages
             .iter()

@@ -153,11 +153,13 @@ impl<DB: Backend> Processor<DB> {
 
     /// Settles what is owed, and reads on. `None`: the lease is lost.
     async fn read_on(&self, lease: Lease, limit: ReadLimit) -> Result<Option<Ahead>, OutboxError> {
-        let deadline = self.deadline();
         let owed = self.desk().note().owed.take();
-        let advance = match &owed {
+        let (advance, deadline) = match &owed {
             Some(owed) => self.settle(lease, owed, limit).await?,
-            None => self.advance(lease, None, limit, Commit::Relaxed).await?,
+            None => {
+                let read = self.advance_in_time(lease, None, limit, Commit::Relaxed);
+                read.await?
+            }
         };
         let Advance::Held(head) = advance else {
             return Ok(None);
@@ -222,7 +224,10 @@ impl<DB: Backend> Processor<DB> {
         let (limit, mut contact) = (self.patience(), engine.contact.subscribe());
         let unpaid = owed.clone();
         let payment = tokio::spawn(async move {
-            let settled = engine.settle_owed(lease, &owed);
+            let settled = async {
+                let _seat = engine.store.workers.seat().await;
+                engine.settle_owed(lease, &owed).await
+            };
             answer_in_contact(limit, &mut contact, settled).await
         });
         let payment = async {
@@ -256,14 +261,14 @@ impl<DB: Backend> Processor<DB> {
         lease: Lease,
         owed: &Owed,
         limit: ReadLimit,
-    ) -> Result<Advance, OutboxError> {
+    ) -> Result<(Advance, Instant), OutboxError> {
         // Renewed meanwhile, it may last longer than it did at first.
         let until = owed.until.max(Instant::now() + self.queue.lease.headroom);
         let settlement = Some(&owed.settlement);
         let mut rest = Duration::from_millis(5);
         loop {
             match self
-                .advance(lease, settlement, limit, Commit::Relaxed)
+                .advance_in_time(lease, settlement, limit, Commit::Relaxed)
                 .await
             {
                 Err(error) if error.is_retryable() && Instant::now() + rest < until => {

@@ -18,6 +18,10 @@ use crate::message::OutboxMessage;
 use crate::patience::answer_within;
 use crate::pipeline::deliver::{self, Delivery, TransactionGone, storable};
 
+/// How often in a row a connection may be lost after a handler said that all is well before that is taken for
+/// the handler's doing.
+const LOSSES: u32 = 3;
+
 impl<DB: Backend> Processor<DB> {
     pub(super) async fn transactional(
         &mut self,
@@ -28,13 +32,22 @@ impl<DB: Backend> Processor<DB> {
         let engine = Arc::clone(&self.engine);
         let (sql, lease) = (&engine.store.sql, held.lease);
         let orphan_millis = millis(self.queue.handler_budget() + self.queue.lease.headroom);
-        let opened = self.heard(async {
+        let open = async || {
             let mut transaction = DB::begin(&engine.store, Some(orphan_millis)).await?;
             transaction.leave_lane();
             // Waiting for a connection, or for SQLite's one writer, is not the handler's time.
             let deadline = self.deadline();
             let head = DB::advance(sql, &mut transaction, lease, None, limit).await?;
             Ok((transaction, head, deadline))
+        };
+        let opened = self.heard_in_turn(async {
+            let opened = open().await?;
+            if opened.0.may_be_ended() {
+                // What is meant for a wait that is over shall not reach the handler.
+                drop(opened);
+                return open().await;
+            }
+            Ok(opened)
         });
         let (mut transaction, mut head, deadline) = match opened.await? {
             (transaction, Advance::Held(head), deadline) => (transaction, head, deadline),
@@ -87,6 +100,7 @@ impl<DB: Backend> Processor<DB> {
                 self.engine.note_settled(self.partition_id);
                 self.engine.note_buried(self.partition_id, &settlement);
                 self.count(&messages, &settlement, &step);
+                self.losses = 0;
                 Ok(self.went_on(step))
             }
             Ok(Advance::Lost) => Ok(Step::Lost),
@@ -122,6 +136,16 @@ impl<DB: Backend> Processor<DB> {
                 before,
                 format!("the handler's transaction ended before its time: {error}"),
             ),
+            // Once more may be anybody's doing, and so often only the handler's.
+            TransactionGone::LostAfter { before, error } if self.losses >= LOSSES => {
+                (before, format!("the handler's connection is gone: {error}"))
+            }
+            TransactionGone::LostAfter { error, .. } => {
+                self.losses += 1;
+                return Err(error);
+            }
+            // As with a commit that was lost: all come again, and nobody is charged.
+            TransactionGone::Lost(error) => return Err(error),
         };
         let result = HandlerResult::Retry {
             reason: storable(&reason),
@@ -162,6 +186,9 @@ impl<DB: Backend> Processor<DB> {
                 self.engine.note_settled(self.partition_id);
                 self.engine.note_buried(self.partition_id, &settlement);
                 self.count(messages, &settlement, &step);
+                if !settlement.dead_letters.is_empty() {
+                    self.losses = 0;
+                }
                 if let Some(held) = &mut self.held {
                     // That attempt is settled; the next one is another.
                     held.charging = None;

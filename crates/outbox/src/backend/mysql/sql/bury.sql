@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- A second burial of the same message changes nothing.
 INSERT INTO {prefix}dead_letters
     (partition_id, seq, message_id, created_at, failed_at, payload_type, `key`, headers, payload,

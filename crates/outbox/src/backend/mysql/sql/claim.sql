@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Assignments see the ones before them.
 UPDATE {prefix}processors
 SET epoch = epoch + 1, renewals = 0, abandoned = ?, holder = ?,

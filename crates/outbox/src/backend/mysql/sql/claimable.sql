@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- A lease of ours that we do not know of is one whose reply was lost: it abandoned nothing itself.
 SELECT epoch, CASE WHEN holder = ? THEN abandoned ELSE holder IS NOT NULL END AS abandoned
 FROM {prefix}processors

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Where the partition stands, the run that has the next message, and those after it: of each what is
 -- wanted at most. The first is the last one that begins at or before that message; a bound on the range
 -- of the others instead would be worked out too late by MariaDB, which would read all runs before.

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Whoever has a row locked is handling under it, and renews it when it settles. DISTINCT keeps the
 -- list a table of its own: MySQL cannot lock a join with a table function.
 SELECT c.partition_id

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- A statement of its own: the one that looks must take its snapshot when the locks are already held.
 -- DISTINCT keeps the list a table of its own: MySQL cannot lock a join with a table function.
 SELECT p.partition_id, p.last_seq

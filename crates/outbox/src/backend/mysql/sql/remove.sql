@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Driven from the ids, in their order.
 DELETE m
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) AS gone

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 UPDATE {prefix}processors
 SET processed_seq = ?, attempts = ?, last_error = ?,
     lease_until = {now} + lease_millis, renewals = renewals + 1

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 SELECT p.queue, p.`partition`, p.partition_id, p.last_seq, c.processed_seq, c.attempts, c.last_error,
        p.paused OR q.paused AS paused, c.holder, c.epoch, c.lease_until,
        EXISTS (SELECT 1 FROM {prefix}incoming i

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Locked or not.
 SELECT c.partition_id
 FROM JSON_TABLE(?, '$[*]' COLUMNS (partition_id BIGINT PATH '$[0]', epoch BIGINT PATH '$[1]')) AS lease

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 SELECT * FROM (
     SELECT p.partition_id,
            EXISTS (SELECT 1 FROM {prefix}incoming i

@@ -1,4 +1,5 @@
--- Whole runs only, from where the vacuum stopped; the last may go over the limit.
+/* {prefix}worker */
+-- From where the vacuum stopped; the last run may go over the limit.
 SELECT r.first_seq, r.last_seq, r.ids
 FROM {prefix}processors c
 STRAIGHT_JOIN {prefix}runs r FORCE INDEX (PRIMARY) ON r.partition_id = c.partition_id

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 DELETE r
 FROM JSON_TABLE(?, '$[*]' COLUMNS (partition_id BIGINT PATH '$[0]', first_seq BIGINT PATH '$[1]'))
     AS swept

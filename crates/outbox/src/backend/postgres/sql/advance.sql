@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Settles ($3 to $5), renews, and reads what comes next: one statement, one round trip. Without a
 -- settlement $3 is null and the cursor stays. $9: the commit need not wait for the disk. "at" is where
 -- the statement goes that says where the row is: see `Places`.

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 WITH forgotten AS (
     -- Ten lives after the last sign of life nobody asks any more.
     DELETE FROM {prefix}processes

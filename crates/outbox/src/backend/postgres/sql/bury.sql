@@ -1,3 +1,4 @@
+/* {prefix}worker */
 INSERT INTO {prefix}dead_letters
     (partition_id, seq, message_id, created_at, failed_at, payload_type, key, headers, payload,
      attempts, last_error)

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- A lease of ours that we do not know of is one whose reply was lost: it abandoned nothing itself.
 WITH free AS (
     SELECT partition_id FROM {prefix}processors

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- Whoever has a row locked is handling under it, and renews it when it settles: it is left out, and answered
 -- with the others that are still held.
 WITH mine AS (

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- New is what is visible in this statement's snapshot and was not in the last one: rows of
 -- transactions that had not begun then, and of those that were open then. In the order of their ids,
 -- in runs of at most $3. Every step reads the whole difference: the first one takes $2, so that

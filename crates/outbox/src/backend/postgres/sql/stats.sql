@@ -1,3 +1,4 @@
+/* {prefix}worker */
 SELECT p.queue, p.partition, p.partition_id, p.last_seq, c.processed_seq, c.attempts, c.last_error,
        q.paused
        OR EXISTS (SELECT 1 FROM {prefix}paused o WHERE o.partition_id = p.partition_id) AS paused,

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- In a snapshot in which nothing was found before ($2) nothing can be found now. With $3 nobody looks
 -- at the messages: every partition has something to do.
 SELECT now.snapshot, partition.*

@@ -1,3 +1,4 @@
+/* {prefix}worker */
 -- A run and its messages go together. Whoever does not get the bookkeeping row leaves it to the one
 -- who has it.
 WITH mark AS (

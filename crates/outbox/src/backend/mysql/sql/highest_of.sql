@@ -1,0 +1,1 @@
+SELECT MAX(id) AS id FROM {prefix}incoming FORCE INDEX (PRIMARY) WHERE partition_id = ?
