@@ -34,7 +34,7 @@ pub(crate) fn label(order: &Order, key: Option<&str>) -> String {
 
 /// The most messages of a transaction that writes them one by one, and of one that writes them together.
 const MOST: u32 = 4;
-const MOST_TOGETHER: u32 = 16;
+const MOST_TOGETHER: u32 = 32;
 /// What a transaction takes less than where nothing is in its way.
 pub(crate) const SLOW: Duration = LEASE.duration;
 /// The type of every message, and the header that says which one it is.

@@ -126,16 +126,12 @@ pub(crate) async fn statements_that_nobody_waits_for_do_not_pile_up_behind_a_loc
         headroom: Duration::from_millis(500),
     };
     let handle = queue.lease(lease).start().await.unwrap();
-    let everywhere = async |text: &str| {
-        for partition in 0..4 {
-            stage.enqueue(handle.outbox(), partition, &[text]).await;
-        }
-    };
-    everywhere("before").await;
+    let outbox = handle.outbox();
+    stage.enqueue_everywhere(outbox, FOUR, "before").await;
     collector.wait_for(4).await;
     let mut stranger = stage.pool.acquire().await.unwrap();
     DB::run(&mut stranger, lock.to_owned()).await.unwrap();
-    everywhere("meanwhile").await;
+    stage.enqueue_everywhere(outbox, FOUR, "meanwhile").await;
     let (locked, mut most) = (Instant::now(), 0);
     let mut looks = tokio::time::interval(Duration::from_millis(100));
     while locked.elapsed() < LOCKED {

@@ -89,9 +89,7 @@ pub(crate) async fn a_locked_partition_does_not_keep_others_from_being_renewed<D
         .leased(collector.clone());
     let handle = queue.lease(LEASE).start().await.unwrap();
     let outbox = handle.outbox();
-    for partition in 0..4 {
-        stage.enqueue(outbox, partition, &["x"]).await;
-    }
+    stage.enqueue_everywhere(outbox, FOUR, "x").await;
     collector.wait_for(4).await;
     if !DB::CONCURRENT_WRITERS {
         handle.stop().await;
@@ -335,9 +333,7 @@ pub(crate) async fn a_stop_beside_a_locked_partition_gives_the_others_back<DB: D
     let collector = Collector::new();
     let queue = stage.outbox().queue("orders", FOUR).leased(collector);
     let handle = queue.lease(LONG_LEASE).start().await.unwrap();
-    for partition in 0..4 {
-        stage.enqueue(handle.outbox(), partition, &["x"]).await;
-    }
+    stage.enqueue_everywhere(handle.outbox(), FOUR, "x").await;
     let settled = "SELECT COUNT(*) FROM outbox_processors WHERE processed_seq = 1";
     stage.until(settled, 4).await;
     let mut transaction = stage.pool.begin().await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outbox::{EnqueueMessage, Outbox, OutboxMessage, Partitions, WorkerTuning};
+use outbox::{EnqueueMessage, Outbox, OutboxHandle, OutboxMessage, Partitions, WorkerTuning};
 use sqlx::pool::PoolOptions;
 use sqlx::{Pool, Transaction};
 use tokio::time::Instant;
@@ -291,15 +291,27 @@ pub(crate) async fn four_processes_number_a_partition_without_holes<DB: Dialect>
     }
 }
 
-/// A pool that an application may have, and whose producers do not wait for long.
-async fn pool_of_ten<DB: Dialect>(stage: &Stage<DB>) -> Pool<DB> {
+/// Delivers many partitions with a pool that an application may have, and whose producers do not wait for
+/// long. Each has handled a message.
+async fn deliver_with_ten_connections<DB: Dialect>(
+    stage: &Stage<DB>,
+    collector: &Collector,
+) -> OutboxHandle<DB> {
     let options = stage.pool.connect_options();
-    PoolOptions::<DB>::new()
+    let pool = PoolOptions::<DB>::new()
         .max_connections(10)
         .acquire_timeout(Duration::from_secs(5))
         .connect_with((*options).clone())
         .await
-        .expect("a pool")
+        .expect("a pool");
+    let builder = quick(Outbox::builder(pool)).auto_migrate();
+    let queue = builder.queue("orders", MANY).leased(collector.clone());
+    let handle = queue.start().await.unwrap();
+    stage
+        .enqueue_everywhere(handle.outbox(), MANY, "before")
+        .await;
+    collector.wait_for(16).await;
+    handle
 }
 
 pub(crate) async fn rows_that_a_stranger_has_locked_take_no_producers_connection<DB: Dialect>(
@@ -309,22 +321,15 @@ pub(crate) async fn rows_that_a_stranger_has_locked_take_no_producers_connection
         return;
     }
     let collector = Collector::new();
-    let builder = quick(Outbox::builder(pool_of_ten(stage).await)).auto_migrate();
-    let queue = builder.queue("orders", MANY).leased(collector.clone());
-    let handle = queue.start().await.unwrap();
-    let everywhere = async |text: &str| {
-        for partition in 0..16 {
-            stage.enqueue(handle.outbox(), partition, &[text]).await;
-        }
-    };
-    everywhere("before").await;
-    collector.wait_for(16).await;
+    let handle = deliver_with_ten_connections(stage, &collector).await;
     let mut stranger = stage.pool.begin().await.unwrap();
     let lock = "SELECT * FROM outbox_processors FOR UPDATE".to_owned();
     DB::run(&mut stranger, lock).await.unwrap();
     for _ in 0..3 {
         // Every partition has work and waits for its row; the process lives on.
-        everywhere("meanwhile").await;
+        stage
+            .enqueue_everywhere(handle.outbox(), MANY, "meanwhile")
+            .await;
         stage.signs_of_life(2).await;
     }
     assert_eq!(collector.seen().len(), 16);
@@ -341,18 +346,9 @@ pub(crate) async fn rows_that_a_stranger_has_locked_stop_no_other_partition<DB: 
         return;
     }
     let collector = Collector::new();
-    let builder = quick(Outbox::builder(pool_of_ten(stage).await)).auto_migrate();
-    let queue = builder.queue("orders", MANY).leased(collector.clone());
-    let handle = queue.start().await.unwrap();
+    let handle = deliver_with_ten_connections(stage, &collector).await;
     let outbox = handle.outbox();
     let ids = outbox.partition_ids("orders").unwrap();
-    let everywhere = async |text: &str| {
-        for partition in 0..16 {
-            stage.enqueue(outbox, partition, &[text]).await;
-        }
-    };
-    everywhere("before").await;
-    collector.wait_for(16).await;
     let mut stranger = stage.pool.begin().await.unwrap();
     // More of them than may wait at once, one by one: a statement that scans locks them all.
     for id in &ids[..12] {
@@ -361,7 +357,7 @@ pub(crate) async fn rows_that_a_stranger_has_locked_stop_no_other_partition<DB: 
     }
     let started = Instant::now();
     for round in 1..=3 {
-        everywhere("meanwhile").await;
+        stage.enqueue_everywhere(outbox, MANY, "meanwhile").await;
         collector.wait_for(16 + round * 4).await;
     }
     let took = started.elapsed();

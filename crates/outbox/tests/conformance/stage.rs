@@ -109,6 +109,18 @@ impl<DB: Dialect> Stage<DB> {
             .expect("enqueue");
     }
 
+    /// Enqueues this into each of so many partitions.
+    pub(crate) async fn enqueue_everywhere(
+        &self,
+        outbox: &Outbox<DB>,
+        partitions: Partitions,
+        text: &str,
+    ) {
+        for partition in 0..u32::from(partitions.count()) {
+            self.enqueue(outbox, partition, &[text]).await;
+        }
+    }
+
     /// What the dead letters say: partition, number, attempts and reason, in this order.
     pub(crate) async fn buried(&self, outbox: &Outbox<DB>) -> Vec<(u32, i64, u32, String)> {
         let all = outbox::DeadLetterFilter::new();

@@ -95,7 +95,7 @@ fn what_is_as_it_should_be_is_left_alone() {
 fn every_invariant_bites() {
     use Invariant::{
         AttemptsExplained, DeadLettersExact, Delivered, DenseAndInOrder, EpochsGrow, MovesAgain,
-        NothingElse, OneEffect, ProducersOrder, ProducersUnhurt, Prompt,
+        NothingElse, NothingLeft, OneEffect, ProducersOrder, ProducersUnhurt, Prompt,
     };
     let lost = found(|evidence| evidence.effects.clear());
     assert!(lost.contains(&Delivered), "{lost:?}");
@@ -137,8 +137,10 @@ fn every_invariant_bites() {
     assert_eq!(unburied, [DeadLettersExact]);
     let stuck = found(|evidence| evidence.healed = -10_000);
     assert_eq!(stuck, [MovesAgain]);
-    let seen = found(|evidence| evidence.broken.push((MovesAgain, "the end".to_owned())));
-    assert_eq!(seen, [MovesAgain]);
+    for wrong in [MovesAgain, NothingLeft] {
+        let seen = found(|evidence| evidence.broken.push((wrong, "seen at once".to_owned())));
+        assert_eq!(seen, [wrong]);
+    }
     let late = found(|evidence| evidence.waits = vec![1, 31, 31]);
     assert_eq!(late, [Prompt]);
     let charged = found(|evidence| evidence.deliveries[1].attempts = 3);
