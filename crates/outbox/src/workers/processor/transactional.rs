@@ -136,7 +136,7 @@ impl<DB: Backend> Processor<DB> {
                 before,
                 format!("the handler's transaction ended before its time: {error}"),
             ),
-            // Once more may be anybody's doing, and so often only the handler's.
+            // A connection may be lost by anybody's doing; time after time it is the handler's.
             TransactionGone::LostAfter { before, error } if self.losses >= LOSSES => {
                 (before, format!("the handler's connection is gone: {error}"))
             }
