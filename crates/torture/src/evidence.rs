@@ -7,7 +7,7 @@ use sqlx::Pool;
 use crate::bed::{Bed, SESSIONS};
 use crate::dialect::Dialect;
 use crate::faults::Made;
-use crate::ledger::{self, Delivery, now};
+use crate::ledger::{self, Delivery, millis, now};
 use crate::script::{Queue, Script};
 use crate::seat;
 use crate::verdict::Invariant;
@@ -111,8 +111,7 @@ impl Evidence {
     /// is to blame.
     pub(crate) fn halted_since_calm(&self) -> bool {
         let (from, _) = self.calm;
-        let lease = LEASE.duration.as_millis();
-        let lease = i64::try_from(lease).unwrap_or(i64::MAX);
+        let lease = millis(LEASE.duration);
         self.halts.iter().any(|over| from - lease < *over)
     }
 }

@@ -1,13 +1,12 @@
 //! What faults explain, and what they do not: attempts, stalls, and what producers complain of.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
 use super::{Invariant, Verdict};
 use crate::evidence::Evidence;
 use crate::faults::Made;
 use crate::figures::stalls;
-use crate::ledger::End;
+use crate::ledger::{End, millis};
 use crate::plan::Fault;
 use crate::producer::{Complaint, Kind, PROBE, SLOW};
 use crate::run::{GRACE, HANGING};
@@ -21,10 +20,6 @@ const SETTLED_WITHIN: i64 = 2_000;
 const BACK_WITHIN: i64 = 2_000;
 /// The same where it waits for a connection, which takes five seconds.
 const CONNECTED_WITHIN: i64 = 7_000;
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
 
 /// When each partition handled its probe.
 pub(super) fn probed(evidence: &Evidence) -> BTreeMap<(Queue, i64), i64> {
