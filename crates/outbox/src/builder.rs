@@ -201,7 +201,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
         self
     }
 
-    /// At most so many handlers at once. Default: one per partition.
+    /// At most so many handlers at once. Default: one per partition, and of transactional ones, which have
+    /// a connection each, half as many as the pool has connections.
     pub fn processors(mut self, n: usize) -> Self {
         self.processors = Some(n);
         self

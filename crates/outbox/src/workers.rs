@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
 use crate::engine::Engine;
+use crate::handler::Handler;
 use crate::tuning::WorkerTuning;
 use herald::{Herald, Listener};
 use keeper::Keeper;
@@ -35,7 +36,8 @@ use vacuum::Vacuum;
 /// How many workers there are, and how long they have to stop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staff {
-    /// The most handlers at once; `None`: one per partition.
+    /// The most handlers at once; `None`: one per partition, and of transactional ones no more than leave
+    /// connections to others.
     pub(crate) processors: Option<usize>,
     /// Sequencers that always find a permit.
     pub(crate) guaranteed: usize,
@@ -129,6 +131,10 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
     }
 
     let limit = staff.processors.map(|n| Arc::new(Semaphore::new(n)));
+    // These have a connection each, also while they hang.
+    let transactional_limit = limit
+        .clone()
+        .unwrap_or_else(|| Arc::new(Semaphore::new(engine.store.workers.crowd)));
     for queue in engine
         .queues
         .values()
@@ -137,9 +143,11 @@ pub(crate) fn spawn<DB: Backend>(engine: &Arc<Engine<DB>>, staff: Staff) -> Work
         for (partition, id) in (0..).zip(&queue.partition_ids) {
             let name = processor::worker_name(queue.name.as_str());
             let (bell, poll) = bells(&engine.desks[id].bell, &profile.processor);
-            let limit = limit
-                .clone()
-                .map_or_else(Default::default, ConcurrencyLimit::Fixed);
+            let limit = match queue.handler {
+                Some(Handler::Transactional(_)) => Some(Arc::clone(&transactional_limit)),
+                _ => limit.clone(),
+            };
+            let limit = limit.map_or_else(Default::default, ConcurrencyLimit::Fixed);
             let worker = WorkerBuilder::new(name.as_str(), cancel.clone())
                 .notifier(bell)
                 .notifier(poll)

@@ -36,7 +36,7 @@ const SHARE: usize = 4;
 /// never come.
 const PLACE: Duration = Duration::from_millis(100);
 /// How much of the pool all processors together use at most, whatever they wait for: there are many of
-/// them, and the others who go on without a place are few.
+/// them, and the others who go on without a place are few. As much again is for transactional handlers.
 const CROWD: usize = 2;
 
 /// How long ago that is which happened lately.
@@ -56,6 +56,8 @@ pub struct Lane<DB: Backend> {
     writers: Arc<tokio::sync::Mutex<()>>,
     places: Arc<Semaphore>,
     seats: Arc<Semaphore>,
+    /// How many connections many of a kind may have at once.
+    pub(crate) crowd: usize,
     /// When a connection was last missed, or given up without an answer.
     missed: Mutex<Option<Instant>>,
 }
@@ -83,11 +85,13 @@ struct Parked<DB: Backend> {
 impl<DB: Backend> Lane<DB> {
     pub(crate) fn new(pool: &Pool<DB>, writers: &Arc<tokio::sync::Mutex<()>>) -> Arc<Self> {
         let connections = pool.options().get_max_connections() as usize;
+        let crowd = (connections / CROWD).max(1);
         Arc::new(Self {
             pool: pool.clone(),
             writers: Arc::clone(writers),
             places: Arc::new(Semaphore::new((connections / SHARE).max(2))),
-            seats: Arc::new(Semaphore::new((connections / CROWD).max(1))),
+            seats: Arc::new(Semaphore::new(crowd)),
+            crowd,
             missed: Mutex::default(),
             parked: Mutex::new(Parked {
                 connections: Vec::new(),

@@ -2,13 +2,17 @@
 //! doubled or out of order.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox::{EnqueueMessage, Outbox, OutboxHandle, OutboxMessage, Partitions, WorkerTuning};
+use outbox::{
+    EnqueueMessage, MessageResult, Outbox, OutboxBuilder, OutboxHandle, OutboxMessage, Partitions,
+    TransactionalMessageHandler, WorkerTuning,
+};
 use sqlx::pool::PoolOptions;
 use sqlx::{Pool, Transaction};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::outcomes::Ledger;
@@ -291,12 +295,8 @@ pub(crate) async fn four_processes_number_a_partition_without_holes<DB: Dialect>
     }
 }
 
-/// Delivers many partitions with a pool that an application may have, and whose producers do not wait for
-/// long. Each has handled a message.
-async fn deliver_with_ten_connections<DB: Dialect>(
-    stage: &Stage<DB>,
-    collector: &Collector,
-) -> OutboxHandle<DB> {
+/// An outbox with a pool that an application may have, and whose producers do not wait for long.
+async fn with_ten_connections<DB: Dialect>(stage: &Stage<DB>) -> OutboxBuilder<DB> {
     let options = stage.pool.connect_options();
     let pool = PoolOptions::<DB>::new()
         .max_connections(10)
@@ -304,7 +304,15 @@ async fn deliver_with_ten_connections<DB: Dialect>(
         .connect_with((*options).clone())
         .await
         .expect("a pool");
-    let builder = quick(Outbox::builder(pool)).auto_migrate();
+    quick(Outbox::builder(pool)).auto_migrate()
+}
+
+/// Delivers many partitions with such a pool. Each has handled a message.
+async fn deliver_with_ten_connections<DB: Dialect>(
+    stage: &Stage<DB>,
+    collector: &Collector,
+) -> OutboxHandle<DB> {
+    let builder = with_ten_connections(stage).await;
     let queue = builder.queue("orders", MANY).leased(collector.clone());
     let handle = queue.start().await.unwrap();
     stage
@@ -366,4 +374,55 @@ pub(crate) async fn rows_that_a_stranger_has_locked_stop_no_other_partition<DB: 
     handle.stop().await;
     // One that waits by itself does so for as long as its lease.
     assert!(took < Duration::from_secs(25), "the others took {took:?}");
+}
+
+/// Keeps its connection until it is let go on.
+struct Hanging {
+    began: Collector,
+    goes_on: Arc<Semaphore>,
+}
+
+impl<DB: Dialect> TransactionalMessageHandler<DB> for Hanging {
+    async fn handle(&self, _: &mut DB::Connection, message: &OutboxMessage) -> MessageResult {
+        let answer = self.began.see(message);
+        let _turn = self.goes_on.acquire().await;
+        answer
+    }
+}
+
+pub(crate) async fn handlers_that_hang_leave_connections_to_others<DB: Dialect>(stage: &Stage<DB>) {
+    if !DB::CONCURRENT_WRITERS {
+        return;
+    }
+    let (began, goes_on) = (Collector::new(), Arc::new(Semaphore::new(0)));
+    let hanging = Hanging {
+        began: began.clone(),
+        goes_on: Arc::clone(&goes_on),
+    };
+    let collector = Collector::new();
+    let builder = with_ten_connections(stage).await;
+    let queue = builder.queue("invoices", MANY).transactional(hanging);
+    let queue = queue.queue("orders", MANY).leased(collector.clone());
+    let handle = queue.start().await.unwrap();
+    let outbox = handle.outbox();
+    let invoices: Vec<_> = (0..16).map(|index| text_message(index, "x")).collect();
+    let mut transaction = stage.pool.begin().await.unwrap();
+    let enqueued = outbox.enqueue_batch(&mut transaction, "invoices", &invoices);
+    enqueued.await.unwrap();
+    transaction.commit().await.unwrap();
+    began.wait_for(5).await;
+    // While they hang, producers get connections, and so do those who settle.
+    for _ in 0..3 {
+        stage.enqueue_everywhere(outbox, MANY, "meanwhile").await;
+        stage.signs_of_life(1).await;
+    }
+    collector.wait_for(3 * 16).await;
+    let waiting = "SELECT COUNT(*) FROM outbox_messages";
+    stage.until(waiting, 16).await;
+    assert_eq!(began.seen().len(), 5, "half of the connections");
+    goes_on.add_permits(16);
+    stage.until(waiting, 0).await;
+    handle.stop().await;
+    assert_eq!(began.seen().len(), 16, "each once");
+    assert_eq!(collector.seen().len(), 3 * 16, "each once");
 }

@@ -181,6 +181,7 @@ macro_rules! suite {
                 a_queue_changes_its_mode_in_a_rolling_deployment,
                 rows_that_a_stranger_has_locked_take_no_producers_connection,
                 rows_that_a_stranger_has_locked_stop_no_other_partition,
+                handlers_that_hang_leave_connections_to_others,
             ],
             storm: [
                 a_storm_of_deadlocks_hurts_nobody_who_only_enqueues,

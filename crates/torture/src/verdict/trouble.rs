@@ -155,9 +155,6 @@ pub(super) fn attempts(evidence: &Evidence, verdict: &mut Verdict) {
         };
         let uncounted = earlier.iter().any(|one| {
             let failed = one.end.filter(|end| !end.success);
-            // Who could not write it down for as long as a lease lasts, for want of a connection that handlers of
-            // its own process have, could not count it either. A backoff is much shorter.
-            let failed = failed.filter(|end| delivery.start() - end.at() < millis(LEASE.duration));
             let failed = failed.is_some_and(|end| !disturbed(one.worker, end.at()));
             failed && one.epoch == delivery.epoch && one.attempts >= delivery.attempts
         });
