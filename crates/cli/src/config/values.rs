@@ -63,13 +63,21 @@ fn expanded(text: &str, environment: impl Fn(&str) -> Option<String>) -> Result<
         let Some((name, after)) = after.split_once('}') else {
             return Err("a ${ that is not closed; write $${ for a plain one".to_owned());
         };
-        let value =
-            environment(name).ok_or_else(|| format!("the environment has no variable {name:?}"))?;
+        let value = environment(name).ok_or_else(|| missing(name))?;
         expanded.push_str(before);
         expanded.push_str(&value);
         rest = after;
     }
     Ok(expanded + rest)
+}
+
+/// Says what is missing, unless it does not look like a name: there may be a password behind a stray ${.
+fn missing(name: &str) -> String {
+    let letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    if name.starts_with(|first: char| !first.is_ascii_digit()) && name.chars().all(letter) {
+        return format!("the environment has no variable {name:?}");
+    }
+    "what stands between ${ and } is no name of a variable; write $${ for a plain one".to_owned()
 }
 
 /// What is not just any text or number.
@@ -167,9 +175,17 @@ mod tests {
         }
 
         #[test]
-        fn a_variable_that_is_not_there_is_named(before in "[^$]{0,5}", name in "[^}]{0,8}") {
+        fn a_variable_that_is_not_there_is_named(before in "[^$]{0,5}", name in "[A-Za-z_][A-Za-z0-9_]{0,7}") {
             let refused = expanded(&format!("{before}${{{name}}}"), |_| None);
             prop_assert_eq!(refused, Err(format!("the environment has no variable {name:?}")));
+        }
+
+        #[test]
+        fn what_is_no_name_of_a_variable_is_not_shown(
+            name in "s3cr3t[^}A-Za-z0-9_][^}]{0,8}|[0-9]s3cr3t",
+        ) {
+            let refused = expanded(&format!("${{{name}}}"), |_| None).expect_err("refused");
+            prop_assert!(!refused.contains("s3cr3t"), "{}", refused);
         }
     }
 
